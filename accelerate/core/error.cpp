@@ -1,0 +1,31 @@
+#include "accelerate/core/error.h"
+
+#include <cstring>
+
+#include "accelerate/core/strings.h"
+
+namespace accelerate {
+namespace {
+
+std::string compose(const ErrorText& text) {
+  std::string out;
+  if (text.rank) out += concat("rank ", *text.rank, ": ");
+  out += text.what;
+  if (!text.expected.empty()) out += concat(": expected ", text.expected);
+  if (!text.got.empty()) out += concat(text.expected.empty() ? ": got " : ", got ", text.got);
+  if (!text.hint.empty()) {
+    const char last = out.empty() ? '.' : out.back();
+    out += last == '.' || last == '\n' ? " " : ". ";
+    out += text.hint;
+  }
+  return out;
+}
+
+}  // namespace
+
+Error::Error(ErrorText text, ExitCode code)
+    : std::runtime_error(compose(text)), text_(std::move(text)), code_(code) {}
+
+std::string errno_text(int error_number) { return concat(std::strerror(error_number), " (", error_number, ")"); }
+
+}  // namespace accelerate

@@ -1,0 +1,18 @@
+#pragma once
+
+// One function a subcommand of `accel`, each in the file of its name. Adding a subcommand is one file, one line here
+// and one in main.cpp.
+
+namespace CLI {
+class App;
+}
+
+namespace accelerate::cli {
+
+/// Every function adds its subcommand to `app`; when the user chose it, the subcommand runs inside `app.parse()` and
+/// leaves its result in `exit_code`. Errors are thrown (accelerate::Error); main() prints them.
+void add_config_command(CLI::App& app, int& exit_code);
+void add_launch_command(CLI::App& app, int& exit_code);
+void add_env_command(CLI::App& app, int& exit_code);
+
+}  // namespace accelerate::cli
