@@ -26,6 +26,8 @@ std::string compose(const ErrorText& text) {
 Error::Error(ErrorText text, ExitCode code)
     : std::runtime_error(compose(text)), text_(std::move(text)), code_(code) {}
 
-std::string errno_text(int error_number) { return concat(std::strerror(error_number), " (", error_number, ")"); }
+std::string errno_text(int error_number) {
+  return concat(std::strerror(error_number), " (", error_number, ")");
+}
 
 }  // namespace accelerate

@@ -6,8 +6,9 @@
 
 namespace accelerate {
 
-/// What a process that ends because of one of our errors should exit with. `accel launch` tells a rank that failed
-/// by itself from one that only lost its peers by kCommError. Documented in README.md; never renumbered.
+/// What a process that ends because of one of our errors should exit with. `accel launch` tells a rank that
+/// failed by itself from one that only lost its peers by kCommError. Documented in README.md; never
+/// renumbered.
 enum class ExitCode : int {
   kSuccess = 0,
   kFailure = 1,          ///< any other error

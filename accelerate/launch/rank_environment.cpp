@@ -68,7 +68,7 @@ int threads_per_rank(const LaunchPlan& plan) {
 }
 
 std::map<std::string, std::string> preview_rank_environment(const LaunchPlan& plan, int rank, int port) {
-  const detail::JobFacts job{.job_id = {}, .master_addr = "127.0.0.1", .master_port = port};
+  const detail::JobFacts job{.job_id = {}, .master_addr = "127.0.0.1", .master_port = port, .listen_fd = {}};
   std::map<std::string, std::string> out;
   for (const std::string& entry : detail::rank_environment(plan, job, rank, threads_per_rank(plan))) {
     const size_t equals = entry.find('=');
