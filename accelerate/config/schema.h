@@ -53,15 +53,19 @@ struct KeyRow {
   std::string_view environment = {};   ///< variables, the first given wins
   std::string_view flag = {};       ///< name of the command-line flag where it is not the last part of `name`
   std::string_view old_names = {};  ///< spellings of earlier releases
-  std::string_view old_values = {};  ///< "TPU=XLA|..."
-  Support support = Support::kWorks;
-  std::string_view works = {};  ///< for kWorks: values that work today; empty = all
+  std::string_view old_values = {};   ///< "TPU=XLA|..."
+  Support support = Support::kWorks;  ///< a key inside a block has that of its block, see support_of()
+  std::string_view works = {};        ///< for kWorks: values that work today; empty = all
   Written written = Written::kWhenGiven;
   bool ours = false;             ///< HF Accelerate has no such key in its files
   std::string_view prefix = {};  ///< kBlock: "fsdp_", which its keys may carry or lack
   /// kBlock: the distributed_type or mixed_precision with which it is used; empty = decided by its own
   /// values.
   std::string_view used_with = {};
+  /// Another key and the value with which alone this one has an effect: "fsdp_config.fsdp_version=1".
+  std::string_view needs = {};
+  /// kForeign: the key that took its place; `old_values` then translates the values.
+  std::string_view moved_to = {};
 
   std::string_view leaf() const;   ///< "fsdp_version"
   std::string_view block() const;  ///< "fsdp_config", or empty at the top
@@ -84,6 +88,9 @@ const KeyRow* find_key(std::string_view name);
 
 /// The likeliest right spelling of an unknown key inside `block`, or nothing.
 std::optional<std::string> nearest_key(std::string_view block, std::string_view name);
+
+/// The row's support, or that of its block.
+Support support_of(const KeyRow& row);
 
 /// The parts of a column between '|'.
 std::vector<std::string> words_of(std::string_view column);
