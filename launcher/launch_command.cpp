@@ -135,6 +135,13 @@ void say_how_to_use_more(const Config& config, const LaunchFlags& flags) {
             << " CPUs here), and `accel config` keeps the choice\n";
 }
 
+// CLI11 does not know of the program, which is cut off before it sees the words.
+class LaunchHelp final : public CLI::Formatter {
+ public:
+  LaunchHelp() { column_width(40); }
+  std::string make_usage(const CLI::App*, std::string) const override { return concat("\nUsage: ", kUsage, "\n"); }
+};
+
 int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) {
   const EnvVars variables = EnvVars::from_process();
   if (program.empty() && !given.flags().dry_run) {
@@ -159,7 +166,7 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
 
 void add_launch_command(CLI::App& app, int& exit_code, const std::vector<std::string>& program) {
   CLI::App* command = app.add_subcommand(kLaunch, "Start a program as several processes");
-  command->usage(concat("Usage: ", kUsage, "\n"));
+  command->formatter(std::make_shared<LaunchHelp>());
   const auto flags = std::make_shared<LaunchFlagSet>(*command);
   command->callback([flags, &exit_code, &program] { exit_code = launch(*flags, program); });
 }

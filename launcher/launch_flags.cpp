@@ -44,8 +44,8 @@ void LaunchFlagSet::add_own(CLI::App& command) {
   command.add_option("--config_file", flags_.config_file, "Configuration file (YAML or JSON)")
       ->type_name("FILE")
       ->group(kJob);
-  multi_gpu_ = command.add_flag("--multi_gpu", "One process a CUDA device")->group(kJob);
-  tpu_ = command.add_flag("--tpu", "TPU through XLA")->group(kNoEffect);
+  command.add_flag("--multi_gpu", multi_gpu_, "One process a CUDA device")->group(kJob);
+  command.add_flag("--tpu", tpu_, "TPU through XLA")->group(kNoEffect);
 
   command.add_option("--num_cpu_threads_per_process", flags_.threads_per_process,
                      "OMP_NUM_THREADS of each process [cores / processes]")
@@ -68,7 +68,7 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       ->group(kProgram);
   command.add_flag("--dry_run", flags_.dry_run, "Print what would be started, with the origin of each value")
       ->group(kProgram);
-  command.add_flag("--no_python", "For scripts written for HF Accelerate; has no effect")->group(kNoEffect);
+  command.add_flag("--no_python", no_python_, "For scripts written for HF Accelerate; has no effect")->group(kNoEffect);
 
   command.add_option("--log_dir", flags_.log_dir, "Write each process's output to rank_N.log there")
       ->type_name("FOLDER")
@@ -85,23 +85,23 @@ void LaunchFlagSet::add_schema(CLI::App& command) {
     // Where two keys share a flag, the first in the schema has it.
     if (!settable || row.support == Support::kForeign || command.get_option_no_throw(name) != nullptr) continue;
     if (row.type == ValueType::kBlock && row.flag.empty()) continue;
-    CLI::Option* option = nullptr;
+    Key& key = keys_.emplace_back(Key{std::string(row.name), {}, nullptr});
     if (stands_alone(row)) {
-      option = command.add_flag(name, help_of(row));
+      key.option = command.add_flag(name, key.text, help_of(row));
     } else {
-      option = command.add_option(name, help_of(row))->type_name(row.type == ValueType::kInt ? "N" : "TEXT");
+      key.option = command.add_option(name, key.text, help_of(row));
+      key.option->type_name(row.type == ValueType::kInt ? "N" : "TEXT");
     }
-    option->group(group_of(row));
-    keys_.emplace_back(std::string(row.name), option);
+    key.option->group(group_of(row));
   }
 }
 
 std::vector<Override> LaunchFlagSet::overrides() const {
   std::vector<Override> out;
-  if (multi_gpu_->count() > 0) out.push_back({"distributed_type", "MULTI_GPU"});
-  if (tpu_->count() > 0) out.push_back({"distributed_type", "XLA"});
-  for (const auto& [key, option] : keys_) {
-    if (option->count() > 0) out.push_back({key, option->results().back()});
+  if (multi_gpu_) out.push_back({"distributed_type", "MULTI_GPU"});
+  if (tpu_) out.push_back({"distributed_type", "XLA"});
+  for (const Key& key : keys_) {
+    if (key.option->count() > 0) out.push_back({key.name, key.text});
   }
   return out;
 }

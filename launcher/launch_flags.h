@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ struct LaunchFlags {
 class LaunchFlagSet {
  public:
   explicit LaunchFlagSet(CLI::App& command);
+  LaunchFlagSet(const LaunchFlagSet&) = delete;
+  LaunchFlagSet& operator=(const LaunchFlagSet&) = delete;
 
   const LaunchFlags& flags() const { return flags_; }
   /// Keys given on the command line, as text; the configuration parses them.
@@ -39,13 +42,20 @@ class LaunchFlagSet {
   std::vector<std::pair<std::string, std::string>> environment() const;
 
  private:
+  struct Key {
+    std::string name;
+    std::string text;
+    CLI::Option* option;
+  };
+
   void add_own(CLI::App& command);
   void add_schema(CLI::App& command);
 
   LaunchFlags flags_;
-  CLI::Option* multi_gpu_ = nullptr;
-  CLI::Option* tpu_ = nullptr;
-  std::vector<std::pair<std::string, CLI::Option*>> keys_;
+  bool multi_gpu_ = false;
+  bool tpu_ = false;
+  bool no_python_ = false;
+  std::deque<Key> keys_;  ///< CLI11 keeps references to the texts, so they must not move
 };
 
 }  // namespace accelerate::cli
