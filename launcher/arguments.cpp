@@ -45,8 +45,9 @@ const CLI::Option* find_option(const CLI::App& app, const std::string& long_name
   }
   const std::string command = full_name(app);
   const auto near = nearest_name(flag, known);
-  throw ConfigError({.what = concat("unknown flag ", flag, " for `", command, "`"),
-                     .hint = near ? concat("Did you mean ", *near, "?") : concat("`", command, " --help` lists them.")});
+  throw ConfigError(
+      {.what = concat("unknown flag ", flag, " for `", command, "`"),
+       .hint = near ? concat("Did you mean ", *near, "?") : concat("`", command, " --help` lists them.")});
 }
 
 [[noreturn]] void throw_unknown_command(const CLI::App& app, const std::string& word) {
@@ -132,11 +133,11 @@ class Walker {
   void plain_word(const std::string& word) {
     const auto commands = subcommands(*app_);
     const auto options = app_->get_options();
-    const auto command = std::find_if(commands.begin(), commands.end(),
-                                      [&word](const CLI::App* candidate) { return candidate->get_name() == word; });
-    const bool has_positionals = std::any_of(options.begin(), options.end(), [](const CLI::Option* option) {
-      return option->get_positional();
+    const auto command = std::find_if(commands.begin(), commands.end(), [&word](const CLI::App* candidate) {
+      return candidate->get_name() == word;
     });
+    const bool has_positionals = std::any_of(
+        options.begin(), options.end(), [](const CLI::Option* option) { return option->get_positional(); });
     if (command != commands.end()) {
       app_ = *command;
     } else if (!commands.empty() && !has_positionals) {

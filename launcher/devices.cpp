@@ -15,7 +15,8 @@ std::vector<std::string> visible_devices(const Config& config, const EnvVars& va
   if (const auto listed = variables.get(variables::kCudaVisibleDevices)) {
     for (const std::string& part : split(*listed, ',')) out.push_back(trim(part));
   } else {
-    for (int device = 0; device < config.machine.cuda_devices; ++device) out.push_back(std::to_string(device));
+    for (int device = 0; device < config.machine.cuda_devices; ++device)
+      out.push_back(std::to_string(device));
   }
   return out;
 }
@@ -28,7 +29,8 @@ std::string where_visible(const EnvVars& variables) {
 }  // namespace
 
 std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars& variables) {
-  if (!config.gpu_ids || config.use_cpu || config.distributed_type == DistributedType::kMultiCpu) return std::nullopt;
+  if (!config.gpu_ids || config.use_cpu || config.distributed_type == DistributedType::kMultiCpu)
+    return std::nullopt;
   const std::vector<std::string> visible = visible_devices(config, variables);
   std::vector<std::string> missing;
   for (const std::string& id : *config.gpu_ids) {
@@ -46,8 +48,8 @@ std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars&
   }
   const auto ranks = static_cast<size_t>(config.num_processes.value_or(1));
   if (config.distributed_type == DistributedType::kMultiGpu && config.gpu_ids->size() < ranks) {
-    throw ConfigError({.what = concat("num_processes is ", ranks, ", but gpu_ids names ", config.gpu_ids->size(),
-                                      " devices (", join(*config.gpu_ids, ","), ")"),
+    throw ConfigError({.what = concat("num_processes is ", ranks, ", but gpu_ids names ",
+                                      config.gpu_ids->size(), " devices (", join(*config.gpu_ids, ","), ")"),
                        .hint = "Name as many devices as processes."});
   }
   return join(*config.gpu_ids, ",");

@@ -25,7 +25,9 @@
 namespace accelerate::cli {
 namespace {
 
-void row(const std::string& name, const std::string& value) { std::cout << "- " << name << ": " << value << "\n"; }
+void row(const std::string& name, const std::string& value) {
+  std::cout << "- " << name << ": " << value << "\n";
+}
 
 std::string first_value(const std::string& path, const std::string& key, char separator) {
   std::ifstream file(path);
@@ -44,8 +46,8 @@ std::string operating_system() {
   utsname name{};
   ::uname(&name);
   const std::string distribution = first_value("/etc/os-release", "PRETTY_NAME", '=');
-  return concat(distribution.empty() ? "unknown distribution" : distribution, ", ", name.sysname, " ", name.release,
-                " ", name.machine);
+  return concat(distribution.empty() ? "unknown distribution" : distribution, ", ", name.sysname, " ",
+                name.release, " ", name.machine);
 }
 
 std::string compiler() {
@@ -63,15 +65,16 @@ std::string memory() {
   const auto total = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * page;
   const std::string free = first_value("/proc/meminfo", "MemAvailable", ':');
   const auto free_kib = free.empty() ? std::nullopt : parse_int(split(free, ' ').front());
-  return concat(format_bytes(total),
-                free_kib ? concat(", ", format_bytes(static_cast<uint64_t>(*free_kib) * 1024), " available") : "");
+  return concat(
+      format_bytes(total),
+      free_kib ? concat(", ", format_bytes(static_cast<uint64_t>(*free_kib) * 1024), " available") : "");
 }
 
 std::string shared_memory() {
   struct statvfs info {};
   if (::statvfs("/dev/shm", &info) != 0) return "/dev/shm is not there";
-  return concat(format_bytes(info.f_blocks * info.f_frsize), ", ", format_bytes(info.f_bavail * info.f_frsize),
-                " free");
+  return concat(format_bytes(info.f_blocks * info.f_frsize), ", ",
+                format_bytes(info.f_bavail * info.f_frsize), " free");
 }
 
 std::vector<std::string> gpus() {
@@ -110,14 +113,21 @@ std::string limits() {
 
 // Variables of launchers and of libraries that change how a job runs. Others may hold secrets.
 bool is_of_interest(const std::string& name) {
-  static const std::vector<std::string> kPrefixes = {variables::kPrefix, "FSDP_",  "TORCHELASTIC_", "OMPI_COMM_",
-                                                     "SLURM_STEP_",      "NCCL_",  "GLOO_",         "OMP_",
-                                                     "MKL_",             "CUDA_",  "PMIX_NAMESPACE"};
-  static const std::vector<std::string> kNames = {variables::kRank,           variables::kWorldSize,
-                                                  variables::kLocalRank,      variables::kLocalWorldSize,
-                                                  variables::kGroupRank,      variables::kGroupWorldSize,
-                                                  variables::kMasterAddr,     variables::kMasterPort,
-                                                  variables::kSlurmJobId,     "LD_LIBRARY_PATH"};
+  static const std::vector<std::string> kPrefixes = {variables::kPrefix,
+                                                     "FSDP_",
+                                                     "TORCHELASTIC_",
+                                                     "OMPI_COMM_",
+                                                     "SLURM_STEP_",
+                                                     "NCCL_",
+                                                     "GLOO_",
+                                                     "OMP_",
+                                                     "MKL_",
+                                                     "CUDA_",
+                                                     "PMIX_NAMESPACE"};
+  static const std::vector<std::string> kNames = {
+      variables::kRank,       variables::kWorldSize,      variables::kLocalRank,  variables::kLocalWorldSize,
+      variables::kGroupRank,  variables::kGroupWorldSize, variables::kMasterAddr, variables::kMasterPort,
+      variables::kSlurmJobId, "LD_LIBRARY_PATH"};
   for (const std::string& prefix : kPrefixes) {
     if (name.starts_with(prefix)) return true;
   }
@@ -136,7 +146,8 @@ void print_config(const std::string& given, const EnvVars& variables) {
     for (const std::string& line : split(explain(inspected.config), '\n')) {
       if (!line.empty()) std::cout << "    " << line << "\n";
     }
-    for (const Problem& problem : inspected.problems) std::cout << "    problem: " << describe(problem) << "\n";
+    for (const Problem& problem : inspected.problems)
+      std::cout << "    problem: " << describe(problem) << "\n";
   } catch (const Error& error) {
     // A broken file is exactly what a bug report may be about.
     std::cout << "    can't be used: " << error.what() << "\n";

@@ -26,9 +26,6 @@ namespace {
 constexpr const char* kUsage = "accel launch [flags] [--] program [arguments of the program]";
 constexpr const char* kConfigFileVariable = "ACCELERATE_CONFIG_FILE";
 
-// More processes than this on one machine is a slip, not a plan. Generous: trivial processes may outnumber cores.
-int64_t most_processes(int cpus) { return std::max<int64_t>(128, 64 * static_cast<int64_t>(cpus)); }
-
 // Keys that the launcher itself acts on; ranks learn the outcome through RANK, MASTER_PORT and so on.
 bool is_for_launcher(std::string_view key) {
   static const std::set<std::string_view> kKeys = {"num_processes", "num_machines",    "machine_rank",
@@ -50,20 +47,6 @@ Config read_config(const LaunchFlagSet& given, const EnvVars& variables) {
     if (!given.flags().quiet) std::cerr << "accel: warning: " << describe(problem) << "\n";
   }
   return config;
-}
-
-void check_counts(const Config& config) {
-  if (config.num_machines > 1) {
-    throw ConfigError({.what = concat("num_machines is ", config.num_machines, ", but this release starts processes ",
-                                      "on one machine only"),
-                       .hint = "Use mpirun or srun to start one process a rank on several machines."});
-  }
-  const int64_t processes = config.num_processes.value_or(1);
-  const int cpus = logical_cpus();
-  if (processes > most_processes(cpus)) {
-    throw ConfigError({.what = concat("num_processes is ", processes, ", but this machine has ", cpus, " CPUs"),
-                       .hint = concat("At most ", most_processes(cpus), " are started here.")});
-  }
 }
 
 // What the ranks have to know of the configuration, in the variables that they read.
@@ -100,7 +83,8 @@ LaunchPlan make_plan(const LaunchFlagSet& given, const Config& config, const Env
   if (config.main_process_port) plan.main_process_port = static_cast<int>(*config.main_process_port);
   plan.max_restarts = flags.max_restarts;
   plan.grace_period = std::chrono::milliseconds(std::llround(flags.grace_period_s * 1000));
-  plan.output = {.prefix = !flags.no_prefix, .log_directory = flags.log_dir, .tee = flags.tee, .quiet = flags.quiet};
+  plan.output = {
+      .prefix = !flags.no_prefix, .log_directory = flags.log_dir, .tee = flags.tee, .quiet = flags.quiet};
   return plan;
 }
 
@@ -111,7 +95,8 @@ std::string port_text(const LaunchPlan& plan) {
 
 void print_plan(const LaunchPlan& plan, const Config& config) {
   std::cout << explain(config);
-  std::cout << "\n" << plan.num_processes << (plan.num_processes == 1 ? " process" : " processes")
+  std::cout << "\n"
+            << plan.num_processes << (plan.num_processes == 1 ? " process" : " processes")
             << " = 1 machine x " << plan.num_processes << "\n";
   std::vector<std::string> words;
   if (!plan.program.empty()) words.push_back(shell_quote(plan.program));
@@ -120,7 +105,8 @@ void print_plan(const LaunchPlan& plan, const Config& config) {
   std::cout << "port: " << port_text(plan) << "\n";
   for (int rank = 0; rank < plan.num_processes; ++rank) {
     std::cout << "rank " << rank << ":";
-    for (const auto& [name, value] : preview_rank_environment(plan, rank, plan.main_process_port.value_or(29500))) {
+    for (const auto& [name, value] :
+         preview_rank_environment(plan, rank, plan.main_process_port.value_or(29500))) {
       std::cout << " " << name << "=" << shell_quote(value);
     }
     std::cout << "\n";
@@ -139,7 +125,9 @@ void say_how_to_use_more(const Config& config, const LaunchFlags& flags) {
 class LaunchHelp final : public CLI::Formatter {
  public:
   LaunchHelp() { column_width(40); }
-  std::string make_usage(const CLI::App*, std::string) const override { return concat("\nUsage: ", kUsage, "\n"); }
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return concat("\nUsage: ", kUsage, "\n");
+  }
 };
 
 int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) {
@@ -148,7 +136,6 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
     throw ConfigError({.what = "no program given", .hint = concat("Usage: ", kUsage)});
   }
   const Config config = read_config(given, variables);
-  check_counts(config);
   LaunchPlan plan = make_plan(given, config, variables);
   if (!program.empty()) {
     plan.program = find_program(program.front(), variables);

@@ -28,7 +28,8 @@ std::string group_of(const KeyRow& row) {
 
 std::string help_of(const KeyRow& row) {
   std::string out(row.help);
-  if (row.type == ValueType::kWord && !row.allowed.empty()) out += concat(" (", join(words_of(row.allowed), ", "), ")");
+  if (row.type == ValueType::kWord && !row.allowed.empty())
+    out += concat(" (", join(words_of(row.allowed), ", "), ")");
   if (!row.default_text.empty() && !stands_alone(row)) out += concat(" [", row.default_text, "]");
   return out;
 }
@@ -47,8 +48,9 @@ void LaunchFlagSet::add_own(CLI::App& command) {
   command.add_flag("--multi_gpu", multi_gpu_, "One process a CUDA device")->group(kJob);
   command.add_flag("--tpu", tpu_, "TPU through XLA")->group(kNoEffect);
 
-  command.add_option("--num_cpu_threads_per_process", flags_.threads_per_process,
-                     "OMP_NUM_THREADS of each process [cores / processes]")
+  command
+      .add_option("--num_cpu_threads_per_process", flags_.threads_per_process,
+                  "OMP_NUM_THREADS of each process [cores / processes]")
       ->check(CLI::PositiveNumber)
       ->type_name("N")
       ->group(kProgram);
@@ -62,13 +64,16 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       ->check(CLI::NonNegativeNumber)
       ->type_name("N")
       ->group(kProgram);
-  command.add_option("--grace_period", flags_.grace_period_s, "From asking processes to stop to killing them [5]")
+  command
+      .add_option("--grace_period", flags_.grace_period_s,
+                  "From asking processes to stop to killing them [5]")
       ->check(CLI::Range(0.0, 86400.0))
       ->type_name("SECONDS")
       ->group(kProgram);
   command.add_flag("--dry_run", flags_.dry_run, "Print what would be started, with the origin of each value")
       ->group(kProgram);
-  command.add_flag("--no_python", no_python_, "For scripts written for HF Accelerate; has no effect")->group(kNoEffect);
+  command.add_flag("--no_python", no_python_, "For scripts written for HF Accelerate; has no effect")
+      ->group(kNoEffect);
 
   command.add_option("--log_dir", flags_.log_dir, "Write each process's output to rank_N.log there")
       ->type_name("FOLDER")
@@ -83,7 +88,8 @@ void LaunchFlagSet::add_schema(CLI::App& command) {
     const bool settable = row.slot != nullptr || row.type == ValueType::kBlock;
     const std::string name = "--" + row.flag_name();
     // Where two keys share a flag, the first in the schema has it.
-    if (!settable || row.support == Support::kForeign || command.get_option_no_throw(name) != nullptr) continue;
+    if (!settable || row.support == Support::kForeign || command.get_option_no_throw(name) != nullptr)
+      continue;
     if (row.type == ValueType::kBlock && row.flag.empty()) continue;
     Key& key = keys_.emplace_back(Key{std::string(row.name), {}, nullptr});
     if (stands_alone(row)) {

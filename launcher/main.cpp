@@ -15,7 +15,8 @@ namespace {
 // A descriptor 0, 1 or 2 that is closed at the start would be given to the next file that is opened.
 void open_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
-    if (::fcntl(fd, F_GETFD) == -1) [[maybe_unused]] const int opened = ::open("/dev/null", O_RDWR);
+    if (::fcntl(fd, F_GETFD) == -1) [[maybe_unused]]
+      const int opened = ::open("/dev/null", O_RDWR);
   }
 }
 
@@ -56,4 +57,6 @@ int run_main(int argc, char** argv) {
 }  // namespace
 }  // namespace accelerate::cli
 
-int main(int argc, char** argv) { return accelerate::cli::run_main(argc, argv); }
+int main(int argc, char** argv) {
+  return accelerate::cli::run_main(argc, argv);
+}

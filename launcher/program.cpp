@@ -32,20 +32,22 @@ bool has_interpreter_line(const std::string& path) {
 
 // A script that says how to run itself is a program like any other.
 [[noreturn]] void throw_python_script(const std::string& name) {
-  throw LaunchError({.what = concat(name, " is a Python script, not a program"),
-                     .hint = concat("For HF Accelerate in Python, type: accelerate launch ", shell_quote(name),
-                                    ". To start it as it is: accel launch python3 ", shell_quote(name), ".")});
+  throw LaunchError(
+      {.what = concat(name, " is a Python script, not a program"),
+       .hint = concat("For HF Accelerate in Python, type: accelerate launch ", shell_quote(name),
+                      ". To start it as it is: accel launch python3 ", shell_quote(name), ".")});
 }
 
 void check_executable(const std::string& path) {
   if (is_directory(path)) {
-    throw LaunchError({.what = concat(path, " is a folder, not a program"),
-                       .hint = "Name the program inside it."});
+    throw LaunchError(
+        {.what = concat(path, " is a folder, not a program"), .hint = "Name the program inside it."});
   }
   if (!is_regular_file(path)) {
     const std::string reason = errno == ENOENT || errno == 0 ? "there is no such file" : errno_text(errno);
-    throw LaunchError({.what = concat("program ", path, ": ", reason),
-                       .hint = "Check the path; flags of `accel launch` go before it, flags of the program after it."});
+    throw LaunchError(
+        {.what = concat("program ", path, ": ", reason),
+         .hint = "Check the path; flags of `accel launch` go before it, flags of the program after it."});
   }
   const bool executable = ::access(path.c_str(), X_OK) == 0;
   if (path.ends_with(".py") && !(executable && has_interpreter_line(path))) throw_python_script(path);
@@ -60,7 +62,7 @@ void check_executable(const std::string& path) {
 
 std::string find_program(const std::string& name, const EnvVars& variables) {
   if (name.empty()) throw LaunchError({.what = "the name of the program is empty"});
-  if (name.find('/') != std::string::npos) {
+  if (name.find('/') != std::string::npos || name == "." || name == "..") {
     check_executable(name);
     return name;
   }
@@ -75,8 +77,9 @@ std::string find_program(const std::string& name, const EnvVars& variables) {
     throw LaunchError({.what = concat("program ", name, " is not in PATH, but here"),
                        .hint = concat("Type: accel launch ... ", shell_quote(here), ".")});
   }
-  throw LaunchError({.what = concat("program ", name, " is neither in PATH nor in this folder"),
-                     .hint = "Check the name; flags of `accel launch` go before it, flags of the program after it."});
+  throw LaunchError(
+      {.what = concat("program ", name, " is neither in PATH nor in this folder"),
+       .hint = "Check the name; flags of `accel launch` go before it, flags of the program after it."});
 }
 
 }  // namespace accelerate::cli

@@ -1,5 +1,5 @@
-// A rank whose behaviour is written on its command line: a list of commands that are run in order. "@1" before a
-// command limits it to rank 1, "@1#0" to rank 1 in attempt 0, "@#0" to attempt 0.
+// A rank whose behaviour is written on its command line: a list of commands that are run in order. "@1"
+// before a command limits it to rank 1, "@1#0" to rank 1 in attempt 0, "@#0" to attempt 0.
 //   print TEXT     line on standard output          eprint TEXT  line on standard error
 //   raw TEXT       standard output as is, with \n and \r for line ends
 //   env NAME       line NAME=value                  args N       the rest, N words, as one line
@@ -34,7 +34,9 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+bool exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
 
 void make_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
@@ -69,10 +71,10 @@ void write_out(int fd, const std::string& text) {
 void print_topology() {
   const accelerate::Topology topology = accelerate::detect_topology(accelerate::EnvVars::from_process());
   std::cout << "launcher=" << topology.launcher << " rank=" << topology.rank << "/" << topology.world_size
-            << " local=" << topology.local_rank << "/" << topology.local_world_size << " node=" << topology.node_rank
-            << "/" << topology.num_nodes << " addr=" << topology.master_addr << " port=" << topology.master_port
-            << " fd=" << (topology.listen_fd ? "yes" : "no") << " restarts=" << topology.restart_count
-            << " job=" << topology.job_id << std::endl;
+            << " local=" << topology.local_rank << "/" << topology.local_world_size
+            << " node=" << topology.node_rank << "/" << topology.num_nodes << " addr=" << topology.master_addr
+            << " port=" << topology.master_port << " fd=" << (topology.listen_fd ? "yes" : "no")
+            << " restarts=" << topology.restart_count << " job=" << topology.job_id << std::endl;
 }
 
 [[noreturn]] void sleep_for_ever() {
@@ -111,7 +113,8 @@ void run_command(const std::string& command, const std::string& argument, const 
   if (command == "await") await(argument);
   if (command == "sleep") sleep_for_ever();
   if (command == "stdin") std::cout << std::cin.rdbuf() << std::flush;
-  if (command == "shm") make_file("/dev/shm/" + accelerate::shared_memory_prefix(variable("ACCELERATE_JOB_ID")) + "0");
+  if (command == "shm")
+    make_file("/dev/shm/" + accelerate::shared_memory_prefix(variable("ACCELERATE_JOB_ID")) + "0");
   if (command == "child") start_child();
   if (command == "topology") print_topology();
   if (command == "nested") nested(self);
