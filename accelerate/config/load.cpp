@@ -84,15 +84,15 @@ class Merger {
                    const ValueOrigin& where) {
     std::string hint;
     if (auto near = nearest_key(block, key)) {
-      hint = concat("Did you mean ", *near, "? ");
+      hint = concat("Did you mean ", *near, "?");
     } else if (block == "deepspeed_config") {
-      hint = "Sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file. ";
+      hint = "Sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file.";
     } else if (!block.empty()) {
-      hint = "'accel config keys' lists the keys. ";
+      hint = "'accel config keys' lists the keys.";
     }
     if (allow_unknown_) return warn(path, "unknown key, left out", hint, where);
-    error(path, "unknown key", hint + "To go on without such keys, set ACCELERATE_ALLOW_UNKNOWN_KEYS=true.",
-          where);
+    error(path, "unknown key", hint, where);
+    last_unknown_ = problems_.size();
   }
 
   void foreign_key(const KeyRow& row, const RawNode::Entry& entry) {
@@ -282,6 +282,11 @@ class Merger {
   }
 
   void finish() {
+    // One mention is enough for all of them.
+    if (last_unknown_ > 0) {
+      std::string& hint = problems_[last_unknown_ - 1].hint;
+      hint = trim(hint + " To go on without unknown keys, set ACCELERATE_ALLOW_UNKNOWN_KEYS=true.");
+    }
     if (config_.compute_environment == "LOCAL_MACHINE") {
       problems_.insert(problems_.end(), foreign_.begin(), foreign_.end());
     }
@@ -303,6 +308,7 @@ class Merger {
   const ConfigSources& sources_;
   Config config_;
   bool allow_unknown_ = false;
+  size_t last_unknown_ = 0;  ///< place of the last unknown key in problems_, plus one
   std::vector<Problem> problems_;
   std::vector<Problem> foreign_;
   std::vector<Problem> value_warnings_;
@@ -333,9 +339,14 @@ void throw_if_errors(const std::vector<Problem>& problems) {
     if (problem.severity == Severity::kError) lines.push_back(describe(problem));
   }
   if (lines.empty()) return;
+  const size_t count = lines.size();
+  constexpr size_t kMostLines = 30;
+  if (count > kMostLines) {
+    lines.resize(kMostLines);
+    lines.push_back(concat("and ", count - kMostLines, " more"));
+  }
   std::string what = lines.front();
-  if (lines.size() > 1)
-    what = concat(lines.size(), " problems in the configuration:\n  ", join(lines, "\n  "));
+  if (lines.size() > 1) what = concat(count, " problems in the configuration:\n  ", join(lines, "\n  "));
   throw ConfigError({.what = what, .expected = {}, .got = {}, .hint = {}});
 }
 

@@ -45,8 +45,12 @@ inline std::string read_file(const std::filesystem::path& path) {
 }
 
 /// A machine that does not depend on where the tests run.
-inline MachineFacts cpu_box(int cores = 4) { return {.cores = cores, .cuda_devices = 0}; }
-inline MachineFacts gpu_box(int devices) { return {.cores = 16, .cuda_devices = devices}; }
+inline MachineFacts cpu_box(int cores = 4) {
+  return {.cores = cores, .cuda_devices = 0};
+}
+inline MachineFacts gpu_box(int devices) {
+  return {.cores = 16, .cuda_devices = devices};
+}
 
 /// Reads `text` as a file, with nothing else given.
 inline InspectedConfig inspect_text(const std::string& text, const std::string& name = "c.yaml",
