@@ -4,6 +4,7 @@
 
 #include "accelerate/config/config_file.h"
 #include "accelerate/config/derive.h"
+#include "accelerate/config/excerpt.h"
 #include "accelerate/config/schema.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -66,7 +67,8 @@ class Merger {
 
   void take_map(const RawNode& map, std::string_view block) {
     for (const auto& entry : map.entries) {
-      const std::string path = block.empty() ? entry.key : concat(block, ".", entry.key);
+      const std::string shown = detail::excerpt(entry.key);
+      const std::string path = block.empty() ? shown : concat(block, ".", shown);
       const KeyRow* row = find_key_in_file(block, entry.key);
       if (row == nullptr) {
         unknown_key(block, entry.key, path, at(entry.line));
@@ -154,7 +156,8 @@ class Merger {
         if (!value.entries.empty()) config_.origins[std::string(row.name)] = at(entry.line);
         return take_map(value, row.name);
       }
-      return error(row.name, concat("expected ", expected_text(row), ", got '", value.text, "'"), {},
+      return error(row.name,
+                   concat("expected ", expected_text(row), ", got '", detail::excerpt(value.text), "'"), {},
                    at(entry.line));
     }
     switch (value.kind) {
@@ -241,7 +244,9 @@ class Merger {
   // A block's variable or flag ("use_fsdp") asks for what the block configures.
   void take_switch(const KeyRow& block, const std::string& text, const ValueOrigin& where) {
     const auto value = parse_bool(text);
-    if (!value) return error(block.name, concat("expected true or false, got '", text, "'"), {}, where);
+    if (!value)
+      return error(block.name, concat("expected true or false, got '", detail::excerpt(text), "'"), {},
+                   where);
     if (!*value) return;
     config_.origins[std::string(block.name)] = where;
     const KeyRow& type = *find_row("distributed_type");

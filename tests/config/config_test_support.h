@@ -52,6 +52,13 @@ inline MachineFacts gpu_box(int devices) {
   return {.cores = 16, .cuda_devices = devices};
 }
 
+/// Variables, as "NAME", "value" pairs.
+inline EnvVars variables(const std::vector<std::pair<std::string, std::string>>& values) {
+  EnvVars out;
+  for (const auto& [name, value] : values) out.set(name, value);
+  return out;
+}
+
 /// Reads `text` as a file, with nothing else given.
 inline InspectedConfig inspect_text(const std::string& text, const std::string& name = "c.yaml",
                                     MachineFacts machine = cpu_box()) {
