@@ -21,10 +21,10 @@ enum class ExitCode : int {
 /// The parts of an error message. Only `what` is needed; empty parts are left out. Reads as
 /// "rank 1: WHAT: expected EXPECTED, got GOT. HINT".
 struct ErrorText {
-  std::string what;      ///< what went wrong and where (file, key, operation)
-  std::string expected;  ///< what would have been right
-  std::string got;       ///< what was found instead
-  std::string hint;      ///< what to type or do instead, a full sentence
+  std::string what;           ///< what went wrong and where (file, key, operation)
+  std::string expected = {};  ///< what would have been right
+  std::string got = {};       ///< what was found instead
+  std::string hint = {};      ///< what to type or do instead, a full sentence
   std::optional<int> rank = std::nullopt;
 };
 

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
+
+namespace accelerate::detail {
+
+/// What a back end needs to start.
+struct BackendRequest {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{};
+  bool loopback = true;     ///< all ranks are on this machine
+  std::string master_addr;  ///< reached from here; tells which network interface faces the other ranks
+  int device_index = 0;
+};
+
+/// One way to run collectives. Adding one is a file backend_NAME.cpp and a line in backends.cpp.
+struct BackendInfo {
+  std::string name;
+  c10::DeviceType device_type;
+  std::function<c10::intrusive_ptr<c10d::Backend>(const BackendRequest&)> make;
+};
+
+/// The back ends in this build.
+const std::vector<BackendInfo>& backends();
+
+/// The entry called `name`, or nothing.
+const BackendInfo* find_backend(const std::string& name);
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendRequest& request);  // CUDA variant only
+
+}  // namespace accelerate::detail

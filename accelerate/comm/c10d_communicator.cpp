@@ -1,0 +1,231 @@
+#include "accelerate/comm/c10d_communicator.h"
+
+#include <ATen/Functions.h>
+
+#include <sstream>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/comm/peer_report.h"
+#include "accelerate/comm/single_communicator.h"
+#include "accelerate/core/deadline.h"
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+
+namespace accelerate::detail {
+namespace {
+
+c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kProduct:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::kSum:
+    case ReduceOp::kMean:  // summed, then divided: not every back end has an average
+      return c10d::ReduceOp::SUM;
+  }
+  throw CommError({.what = "unknown reduce operation"});
+}
+
+std::string describe(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << c10::toString(tensor.scalar_type()) << ' ' << tensor.sizes();
+  return out.str();
+}
+
+class C10dCommunicator final : public Communicator {
+ public:
+  C10dCommunicator(Store store, c10::intrusive_ptr<c10d::ProcessGroup> group, std::string backend_name,
+                   std::chrono::milliseconds timeout)
+      : store_(std::move(store)),
+        group_(std::move(group)),
+        backend_name_(std::move(backend_name)),
+        timeout_(timeout) {}
+
+  ~C10dCommunicator() override { report_left(store_, rank(), operations_); }
+
+  int rank() const override { return group_->getRank(); }
+  int size() const override { return group_->getSize(); }
+  std::string backend_name() const override { return backend_name_; }
+
+  void all_reduce(at::Tensor& tensor, ReduceOp op) override {
+    check_reduce(tensor, op, rank());
+    std::vector<at::Tensor> tensors = {tensor.is_contiguous() ? tensor : tensor.contiguous()};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d_op(op);
+    run("all_reduce", tensor, [&] { return group_->allreduce(tensors, options); });
+    if (op == ReduceOp::kMean) tensors[0].div_(size());
+    if (!tensor.is_contiguous()) tensor.copy_(tensors[0]);
+  }
+
+  void broadcast(at::Tensor& tensor, int root) override {
+    if (root < 0 || root >= size()) {
+      throw CommError({.what = "broadcast root",
+                       .expected = concat("a rank from 0 to ", size() - 1),
+                       .got = std::to_string(root),
+                       .rank = rank()});
+    }
+    std::vector<at::Tensor> tensors = {tensor.is_contiguous() ? tensor : tensor.contiguous()};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    run("broadcast", tensor, [&] { return group_->broadcast(tensors, options); });
+    if (!tensor.is_contiguous()) tensor.copy_(tensors[0]);
+  }
+
+  at::Tensor all_gather(const at::Tensor& tensor) override {
+    const at::Tensor input = tensor.dim() == 0 ? tensor.reshape({1}) : tensor.contiguous();
+    std::vector<std::vector<at::Tensor>> outputs(1);
+    for (int i = 0; i < size(); ++i) outputs[0].push_back(at::empty_like(input));
+    std::vector<at::Tensor> inputs = {input};
+    run("all_gather", tensor, [&] { return group_->allgather(outputs, inputs); });
+    return at::cat(outputs[0], 0);
+  }
+
+  at::Tensor reduce_scatter(const at::Tensor& tensor, ReduceOp op) override {
+    check_reduce(tensor, op, rank());
+    if (tensor.dim() == 0 || tensor.size(0) % size() != 0) {
+      throw CommError({.what = "reduce_scatter",
+                       .expected = concat("a first dimension that is a multiple of ", size(), " ranks"),
+                       .got = describe(tensor),
+                       .hint = "Pad the tensor first.",
+                       .rank = rank()});
+    }
+    // Gloo has no reduce-scatter of its own for all dtypes and world sizes; the sum is taken whole, and each rank
+    // keeps its part. NCCL runs the real one.
+    if (backend_name_ == "gloo") {
+      at::Tensor whole = tensor.clone(at::MemoryFormat::Contiguous);
+      all_reduce(whole, op);
+      return whole.chunk(size(), 0)[static_cast<size_t>(rank())].clone();
+    }
+    at::Tensor input = tensor.contiguous();
+    at::Tensor output = at::empty_like(input.narrow(0, 0, input.size(0) / size()));
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = c10d_op(op);
+    run("reduce_scatter", tensor, [&] { return group_->_reduce_scatter_base(output, input, options); });
+    if (op == ReduceOp::kMean) output.div_(size());
+    return output;
+  }
+
+  void barrier() override {
+    run("barrier", at::Tensor(), [&] { return group_->barrier(); });
+  }
+
+  Store* store() override { return &store_; }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group() const override { return group_; }
+
+  [[noreturn]] void rethrow(const std::string& operation) override {
+    try {
+      throw;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (!looks_like_peer_failure(error.what())) throw;
+      fail(operation, error.what());
+    }
+  }
+
+ private:
+  template <class Start>
+  void run(const char* name, const at::Tensor& tensor, const Start& start) {
+    ++operations_;
+    try {
+      start()->wait();
+    } catch (const std::exception& error) {
+      fail(concat(name, " #", operations_, tensor.defined() ? concat(" of ", describe(tensor)) : ""), error.what());
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& operation, const char* cause) {
+    const std::string peers = report_failure(store_, rank(), size(), operation, std::chrono::milliseconds(300));
+    // The first line holds what matters; torch adds a stack trace below it.
+    const std::string first_line(cause, std::char_traits<char>::length(cause));
+    throw CommError({.what = concat(operation, " failed on ", backend_name_, ": ", peers, " (",
+                                    first_line.substr(0, first_line.find('\n')), ")"),
+                     .hint = "If a rank printed an error of its own, that is the cause.",
+                     .rank = rank()});
+  }
+
+  Store store_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::string backend_name_;
+  std::chrono::milliseconds timeout_;
+  int64_t operations_ = 0;
+};
+
+// Waits until all ranks are here, telling from time to time who is not.
+void wait_for_ranks(Store& store, const BackendRequest& request, const CommunicatorOptions& options, Logger& logger) {
+  const auto key = [](int rank) { return concat("accelerate/arrived/", rank); };
+  store.set(key(request.rank), "1");
+  if (store.add("accelerate/arrivals", 1) == request.size) store.set("accelerate/all_arrived", "1");
+  const Deadline deadline = Deadline::after(options.timeout);
+  while (!store.get("accelerate/all_arrived", std::min(deadline.remaining(), options.progress_interval))) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < request.size; ++rank) {
+      if (!store.has(key(rank))) missing.push_back(rank);
+    }
+    if (missing.empty()) continue;
+    const std::string state = concat(request.size - static_cast<int>(missing.size()), " of ", request.size,
+                                     " ranks have arrived; waiting for ", format_ranks(missing));
+    if (deadline.expired()) {
+      throw CommError({.what = concat("the ranks did not meet within ", options.timeout.count() / 1000, " s: ", state),
+                       .hint = "Check that every rank was started, that all see the same MASTER_ADDR and "
+                               "MASTER_PORT, and that no firewall is between them.",
+                       .rank = request.rank});
+    }
+    logger.info(state);
+  }
+}
+
+std::string choose_backend(const CommunicatorOptions& options, int rank) {
+  std::string name = options.backend;
+  if (name == "auto") name = options.device.is_cuda() && find_backend("nccl") != nullptr ? "nccl" : "gloo";
+  if (find_backend(name) == nullptr) {
+    std::vector<std::string> names;
+    for (const BackendInfo& info : backends()) names.push_back(info.name);
+    throw ConfigError({.what = "communication back end",
+                       .expected = concat("one of ", join(names, ", "), " (what this build has)"),
+                       .got = concat("'", name, "'"),
+                       .hint = name == "nccl" ? "NCCL needs the CUDA variant: configure with -DACCELERATE_CUDA=ON." : "",
+                       .rank = rank});
+  }
+  return name;
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendRequest& request,
+                                                     const CommunicatorOptions& options, Logger& logger) {
+  const std::string name = choose_backend(options, request.rank);
+  wait_for_ranks(store, request, options, logger);
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(request.store, request.rank, request.size);
+  const auto attach = [&](const std::string& backend_name, c10d::ProcessGroup::BackendType type) {
+    BackendRequest with_prefix = request;
+    with_prefix.store = c10::make_intrusive<c10d::PrefixStore>(backend_name, request.store);
+    const BackendInfo* info = find_backend(backend_name);
+    const auto backend = info->make(with_prefix);
+    group->setBackend(info->device_type, type, backend);
+  };
+  try {
+    // CPU tensors (counters, flags) always travel by gloo, CUDA tensors by nccl.
+    attach("gloo", c10d::ProcessGroup::BackendType::GLOO);
+    if (name == "nccl") attach("nccl", c10d::ProcessGroup::BackendType::NCCL);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw CommError({.what = concat("the ", name, " group of ", request.size, " ranks could not be built: ",
+                                    report_failure(store, request.rank, request.size, "starting " + name,
+                                                   std::chrono::milliseconds(300)),
+                                    " (", error.what(), ")"),
+                     .rank = request.rank});
+  }
+  group->setDefaultBackend(name == "nccl" ? c10d::ProcessGroup::BackendType::NCCL
+                                          : c10d::ProcessGroup::BackendType::GLOO);
+  group->setGroupName("accelerate");
+  return std::make_shared<C10dCommunicator>(std::move(store), std::move(group), name, options.timeout);
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,90 @@
+#include "accelerate/comm/communicator.h"
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "accelerate/comm/c10d_communicator.h"
+#include "accelerate/comm/local_rendezvous.h"
+#include "accelerate/comm/single_communicator.h"
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+
+namespace accelerate {
+namespace {
+
+// `meeting` must stay alive until all ranks have come.
+c10::intrusive_ptr<c10d::Store> make_tcp_store(const Topology& topology, const CommunicatorOptions& options,
+                                               std::unique_ptr<LocalRendezvousServer>& meeting) {
+  c10d::TCPStoreOptions store_options;
+  store_options.isServer = topology.rank == 0 && !topology.agent_store;
+  store_options.numWorkers = static_cast<size_t>(topology.world_size);
+  store_options.waitWorkers = false;  // wait_for_ranks does, and names who is missing
+  store_options.timeout = options.timeout;
+  std::string host = topology.master_addr;
+  int port = topology.master_port;
+  if (port == 0) {
+    const Deadline deadline = Deadline::after(options.timeout);
+    host = "127.0.0.1";
+    if (topology.rank == 0) {
+      meeting = std::make_unique<LocalRendezvousServer>(topology.job_id, topology.world_size - 1, deadline);
+      port = meeting->port();
+      store_options.masterListenFd = meeting->release_listen_fd();
+    } else {
+      port = ask_local_rendezvous(topology.job_id, topology.rank, deadline);
+    }
+  } else if (topology.listen_fd) {
+    store_options.masterListenFd = *topology.listen_fd;
+  }
+  store_options.port = static_cast<uint16_t>(port);
+  c10::intrusive_ptr<c10d::Store> store;
+  try {
+    store = c10::make_intrusive<c10d::TCPStore>(host, store_options);
+  } catch (const std::exception& error) {
+    throw CommError({.what = concat("the store of the job at ", host, ":", port,
+                                    store_options.isServer ? " can't be served" : " can't be reached"),
+                     .got = std::string(error.what()).substr(0, 300),
+                     .hint = "Check MASTER_ADDR and MASTER_PORT: rank 0 must run on that machine, and the port must "
+                             "be free there.",
+                     .rank = topology.rank});
+  }
+  if (topology.agent_store) {
+    // torchrun's agent keeps one store over restarts; workers of one attempt share a prefix, as torch's own do.
+    store = c10::make_intrusive<c10d::PrefixStore>(concat("/worker/attempt_", topology.restart_count), store);
+  }
+  return store;
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_communicator(const Topology& topology, const CommunicatorOptions& options,
+                                                Logger& logger) {
+  if (topology.world_size == 1) return detail::make_single_communicator(options.timeout);
+  std::unique_ptr<LocalRendezvousServer> meeting;
+  const auto store = make_tcp_store(topology, options, meeting);
+  const detail::BackendRequest request{.store = store,
+                                       .rank = topology.rank,
+                                       .size = topology.world_size,
+                                       .timeout = options.timeout,
+                                       .loopback = topology.num_nodes == 1,
+                                       .master_addr = topology.master_addr,
+                                       .device_index = options.device.has_index() ? options.device.index() : 0};
+  return detail::make_c10d_communicator(Store(store), request, options, logger);
+}
+
+std::shared_ptr<Communicator> make_communicator(Store store, int rank, int size, bool loopback,
+                                                const CommunicatorOptions& options, Logger& logger) {
+  if (size == 1) return detail::make_single_communicator(options.timeout);
+  const detail::BackendRequest request{.store = store.c10d_store(),
+                                       .rank = rank,
+                                       .size = size,
+                                       .timeout = options.timeout,
+                                       .loopback = loopback,
+                                       .master_addr = "127.0.0.1",
+                                       .device_index = options.device.has_index() ? options.device.index() : 0};
+  return detail::make_c10d_communicator(std::move(store), request, options, logger);
+}
+
+Store make_in_memory_store() { return Store(c10::make_intrusive<c10d::HashStore>()); }
+
+}  // namespace accelerate
