@@ -138,7 +138,7 @@ setup_apt() {
 
 # find_python MINOR: prints a Python 3.MINOR or newer that can make virtual environments.
 find_python() {
-  local minor=$1 candidate seen=
+  local minor=$1 candidate seen=' '
   local check="import sys, venv, ensurepip; sys.exit(sys.version_info < (3, $minor))"
   if [[ -n ${ACCELERATE_PYTHON:-} ]]; then
     "$ACCELERATE_PYTHON" -I -c "$check" >/dev/null 2>&1 ||
@@ -147,13 +147,14 @@ find_python() {
     return
   fi
   while read -r candidate; do
+    [[ $seen != *" $candidate "* ]] || continue
     if "$candidate" -I -c "$check" >/dev/null 2>&1; then
       printf '%s\n' "$candidate"
       return
     fi
-    seen+="${seen:+, }$candidate ($("$candidate" -V 2>&1 | head -n 1 || true))"
+    seen+="$candidate "
   done < <(type -ap python3; printf '%s\n' /usr/bin/python3; type -ap python3.14 python3.13 python3.12 python3.11 python3.10)
-  fail "no Python 3.$minor or newer that can make virtual environments; tried ${seen:-none}. Install one" \
+  fail "no Python 3.$minor or newer that can make virtual environments; tried:${seen% }. Install one" \
     "(apt-get install python3-venv) or set ACCELERATE_PYTHON."
 }
 
@@ -165,6 +166,9 @@ explain_pip_failure() {
   if grep -q 'No space left on device' "$log"; then
     fail "no disk space left while installing Python packages (in the checkout, in ~/.cache/pip or in ${TMPDIR:-/tmp})." \
       "Free some, then run this again."
+  elif grep -q 'CERTIFICATE_VERIFY_FAILED' "$log"; then
+    fail "the certificate of the Python package index is not trusted here. Behind a proxy, name the file of its" \
+      "authority in PIP_CERT, then run this again (log: ${log#"$root"/})."
   elif grep -q -E 'NewConnectionError|Temporary failure in name resolution|ConnectTimeout|Read timed out|ProxyError|SSLError|Connection (refused|reset|aborted)' "$log"; then
     fail "the Python package index can't be reached. Check the network, or pip's index-url, then run this again" \
       "(log: ${log#"$root"/})."
