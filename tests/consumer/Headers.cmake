@@ -28,15 +28,10 @@ accelerate_configure_target(test_headers_core)
 target_link_libraries(test_headers_core PRIVATE accelerate::core)
 
 set(_linked_headers ${_core_headers})
+set(_torch_sources)
 if(NOT ACCELERATE_CORE_ONLY)
   list(APPEND _linked_headers ${_torch_headers})
   accelerate_header_sources(_torch_sources ${_torch_headers})
-  if(_torch_sources)
-    add_library(test_headers_torch OBJECT ${_torch_sources})
-    accelerate_configure_target(test_headers_torch)
-    target_link_libraries(test_headers_torch PRIVATE accelerate::accelerate)
-    target_precompile_headers(test_headers_torch REUSE_FROM test_torch_pch)
-  endif()
 endif()
 
 set(_includes)
@@ -48,7 +43,7 @@ file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/headers/all_first.cpp"
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/headers/all_second.cpp"
      CONTENT "${_includes}int second() { return 0; }\n" @ONLY)
 accelerate_add_executable(test_headers "${CMAKE_CURRENT_BINARY_DIR}/headers/all_first.cpp"
-                          "${CMAKE_CURRENT_BINARY_DIR}/headers/all_second.cpp")
+                          "${CMAKE_CURRENT_BINARY_DIR}/headers/all_second.cpp" ${_torch_sources})
 set_target_properties(test_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 target_link_libraries(test_headers PRIVATE accelerate::core)
 if(NOT ACCELERATE_CORE_ONLY)
