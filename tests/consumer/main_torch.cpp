@@ -1,6 +1,6 @@
 // Includes every public header, as installed, without any precompiled header; needs LibTorch to run.
-#include "all_headers.h"
 #include <torch/types.h>
+#include "all_headers.h"
 
 #include <cstdio>
 
