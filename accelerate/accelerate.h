@@ -1,0 +1,10 @@
+#pragma once
+
+// Everything a training program needs.
+#include "accelerate/accelerator.h"
+#include "accelerate/checkpoint/safetensors.h"
+#include "accelerate/core/error.h"
+#include "accelerate/core/version.h"
+#include "accelerate/data/data_loader.h"
+#include "accelerate/data/shared_memory_dataset.h"
+#include "accelerate/seed.h"

@@ -1,0 +1,210 @@
+#include "accelerate/accelerator.h"
+
+#include <ATen/Functions.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "accelerate/checkpoint/safetensors.h"
+#include "accelerate/comm/device.h"
+#include "accelerate/config/load.h"
+#include "accelerate/core/error.h"
+#include "accelerate/environment/registry.h"
+#include "accelerate/optim/clip.h"
+#include "accelerate/process_start.h"
+
+namespace accelerate {
+
+struct Accelerator::Impl {
+  Config config;
+  ProcessContext context;
+  AcceleratorOptions options;
+  std::unique_ptr<Strategy> strategy;
+  std::shared_ptr<ActiveLoaders> active_loaders = std::make_shared<ActiveLoaders>();
+  std::shared_ptr<Accumulation> accumulation;
+  std::vector<std::shared_ptr<detail::ModelCore>> models;
+  std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers;
+};
+
+Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Impl>()) {
+  detail::ProcessStart start = detail::start_process(options);
+  impl_->config = std::move(start.config);
+  impl_->context = std::move(start.context);
+  impl_->options = std::move(options);
+  impl_->strategy = make_strategy(impl_->options.strategy, impl_->context);
+  impl_->accumulation = std::make_shared<Accumulation>(
+      AccumulationOptions{.num_steps = impl_->config.gradient_accumulation_steps,
+                          .sync_with_dataloader = impl_->options.sync_with_dataloader},
+      impl_->active_loaders);
+}
+
+Accelerator::~Accelerator() = default;
+
+const ProcessContext& Accelerator::context() const { return impl_->context; }
+const Config& Accelerator::config() const { return impl_->config; }
+const Strategy& Accelerator::strategy() const { return *impl_->strategy; }
+bool Accelerator::sync_gradients() const { return impl_->accumulation->sync_gradients(); }
+int64_t Accelerator::gradient_accumulation_steps() const { return impl_->accumulation->options().num_steps; }
+std::shared_ptr<const Accumulation> Accelerator::accumulation() const { return impl_->accumulation; }
+std::vector<std::shared_ptr<detail::OptimizerCore>> Accelerator::optimizer_cores() const { return impl_->optimizers; }
+
+int64_t Accelerator::scheduler_steps() const {
+  const bool per_process = impl_->config.scheduler_rule == "per_process";
+  return per_process && !impl_->options.dataloader.split_batches ? num_processes() : 1;
+}
+
+std::shared_ptr<detail::LoaderCore> Accelerator::make_loader_core(int64_t dataset_size,
+                                                                  const DataLoaderOptions& options) {
+  DataLoaderConfiguration configuration = impl_->options.dataloader;
+  configuration.device_placement = configuration.device_placement && impl_->options.device_placement;
+  return std::make_shared<detail::LoaderCore>(context(), dataset_size, options, configuration,
+                                              impl_->active_loaders);
+}
+
+std::shared_ptr<detail::ModelCore> Accelerator::make_model_core(std::shared_ptr<torch::nn::Module> module) {
+  if (module == nullptr) {
+    throw ConfigError({.what = "prepare() was given an empty module holder", .rank = process_index()});
+  }
+  for (const auto& core : impl_->models) {
+    if (core->module == module) return core;
+  }
+  if (impl_->options.device_placement) module->to(device());
+  auto core = std::make_shared<detail::ModelCore>();
+  core->strategy = impl_->strategy->prepare_model(*module);
+  core->module = std::move(module);
+  impl_->models.push_back(core);
+  return core;
+}
+
+std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(torch::optim::Optimizer& optimizer) {
+  for (const auto& core : impl_->optimizers) {
+    if (&core->optimizer() == &optimizer) return core;
+  }
+  std::vector<at::Tensor> known;
+  for (const auto& core : impl_->models) {
+    const auto parameters = core->module->parameters();
+    known.insert(known.end(), parameters.begin(), parameters.end());
+  }
+  size_t strangers = 0;
+  size_t total = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      ++total;
+      strangers += std::none_of(known.begin(), known.end(), [&](const auto& other) { return other.is_same(parameter); });
+    }
+  }
+  if (strangers > 0 || total == 0) {
+    throw ConfigError({.what = total == 0 ? "the optimizer has no parameters"
+                                          : concat(strangers, " of the optimizer's ", total,
+                                                   " parameters belong to no prepared model"),
+                       .hint = "Give the model to prepare() too (in the same call or before), and build the optimizer "
+                               "from that model's parameters().",
+                       .rank = process_index()});
+  }
+  auto core = std::make_shared<detail::OptimizerCore>(optimizer, impl_->accumulation);
+  impl_->optimizers.push_back(core);
+  return core;
+}
+
+AccumulateScope::AccumulateScope(std::vector<std::shared_ptr<detail::ModelCore>> local_models)
+    : local_models_(std::move(local_models)) {
+  for (const auto& model : local_models_) model->strategy->set_gradient_sync(false);
+}
+
+AccumulateScope::~AccumulateScope() {
+  for (const auto& model : local_models_) model->strategy->set_gradient_sync(true);
+}
+
+AccumulateScope Accelerator::begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models) {
+  impl_->accumulation->begin_micro_batch();
+  if (impl_->accumulation->sync_gradients()) models.clear();
+  return AccumulateScope(std::move(models));
+}
+
+void Accelerator::backward(const at::Tensor& loss) {
+  const int64_t window = impl_->accumulation->window_size();
+  const at::Tensor root = window > 1 ? loss / static_cast<double>(window) : loss;
+  for (const auto& model : impl_->models) model->strategy->before_backward(root);
+  try {
+    root.backward();
+  } catch (const std::exception&) {
+    communicator().rethrow("backward (all_reduce of gradients)");
+  }
+  for (const auto& model : impl_->models) model->strategy->after_backward(root);
+  for (const auto& optimizer : impl_->optimizers) optimizer->note_backward();
+}
+
+at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+  if (!sync_gradients()) return at::zeros({});
+  return impl_->strategy->clip_grad_norm(parameters, max_norm, norm_type);
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (sync_gradients()) accelerate::clip_grad_value_(parameters, clip_value);
+}
+
+at::Tensor Accelerator::gather_tensor(const at::Tensor& tensor) { return communicator().all_gather(tensor.detach()); }
+
+at::Tensor Accelerator::gather_tensor_for_metrics(const at::Tensor& tensor) {
+  const LoaderProgress* loader = impl_->active_loaders->current();
+  const bool last = loader != nullptr && loader->end_of_dataloader() && loader->remainder > 0;
+  at::Tensor all = gather_tensor(tensor);
+  if (tensor.dim() == 0) {
+    // One number a rank says nothing about which samples are in it, so repeats can't be taken out.
+    if (num_processes() > 1) {
+      logger().warning_once(
+          "gather_for_metrics was given a 0-d tensor: repeated samples can't be left out of it. Gather per-sample "
+          "values, or a sum and a count.");
+    }
+    return all;
+  }
+  return last && num_processes() > 1 ? all.narrow(0, 0, std::min(loader->remainder, all.size(0))) : all;
+}
+
+at::Tensor Accelerator::reduce_tensor(const at::Tensor& tensor, ReduceOp op) {
+  at::Tensor out = tensor.detach().clone();
+  communicator().all_reduce(out, op);
+  return out;
+}
+
+at::Tensor Accelerator::broadcast_tensor(const at::Tensor& tensor, int root) {
+  at::Tensor out = tensor.detach().clone();
+  communicator().broadcast(out, root);
+  return out;
+}
+
+void Accelerator::print_line(const std::string& text) {
+  const std::string line = text + "\n";
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t written = ::write(STDOUT_FILENO, line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // a closed standard output must not end the training
+    done += static_cast<size_t>(written);
+  }
+}
+
+std::string Accelerator::save_module(torch::nn::Module& module, const std::string& directory) {
+  const TensorDict tensors = impl_->strategy->full_state_dict(module);
+  const std::string path = directory + "/model.safetensors";
+  at::Tensor failed = at::zeros({1}, at::kLong);
+  std::exception_ptr problem;
+  if (is_main_process()) {
+    try {
+      system_files().create_directories(directory);
+      for (const auto& [left_out, kept] : save_safetensors(system_files(), path, tensors)) {
+        logger().info(concat("'", left_out, "' shares its memory with '", kept, "' and is saved under that name"));
+      }
+    } catch (const std::exception&) {
+      problem = std::current_exception();
+      failed.fill_(1);
+    }
+  }
+  communicator().broadcast(failed, 0);
+  if (problem) std::rethrow_exception(problem);
+  if (failed.item<int64_t>() != 0) {
+    throw CheckpointError({.what = concat("the main process could not write ", path), .rank = process_index()});
+  }
+  return path;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,234 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/comm/process_context.h"
+#include "accelerate/comm/tensor_structure.h"
+#include "accelerate/config/config.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/environment/env_vars.h"
+#include "accelerate/optim/accumulation.h"
+#include "accelerate/prepare.h"
+#include "accelerate/strategy/strategy.h"
+
+namespace accelerate {
+
+/// What code may say; everything left out comes from the environment, the configuration file, or what is detected.
+struct AcceleratorOptions {
+  /// A configuration file. Default: what the launcher passes, ACCELERATE_CONFIG_FILE, or the user's default file.
+  std::optional<std::string> config_file = std::nullopt;
+  /// Run on the CPU although there are GPUs.
+  std::optional<bool> cpu = std::nullopt;
+  /// Micro-batches per optimizer step, see accumulate().
+  std::optional<int64_t> gradient_accumulation_steps = std::nullopt;
+  /// The last batch of a loader ends an accumulation window, however short.
+  bool sync_with_dataloader = true;
+  DataLoaderConfiguration dataloader = {};
+  StrategyOptions strategy = {};
+  /// Move models and batches to this rank's device.
+  bool device_placement = true;
+  /// The longest that any wait for other ranks takes.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// "auto", "gloo" or "nccl"; see CommunicatorOptions.
+  std::string backend = "auto";
+
+  // For programs in which ranks are no processes (tests, embedding). Default: this process's own.
+  std::optional<EnvVars> environment = std::nullopt;
+  std::optional<Topology> topology = std::nullopt;
+  std::shared_ptr<Communicator> communicator = nullptr;
+  std::shared_ptr<Logger> logger = nullptr;
+};
+
+/// One micro-batch of gradient accumulation, from Accelerator::accumulate() to the end of the scope.
+class [[nodiscard]] AccumulateScope {
+ public:
+  explicit AccumulateScope(std::vector<std::shared_ptr<detail::ModelCore>> local_models);
+  ~AccumulateScope();
+  AccumulateScope(const AccumulateScope&) = delete;
+  AccumulateScope& operator=(const AccumulateScope&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<detail::ModelCore>> local_models_;
+};
+
+/// Runs one training loop on one device, on all devices of a machine, or on many machines. Make one at the start of
+/// main(), give it model, optimizer, loader and scheduler, and train as usual. One thread at a time; several
+/// Accelerators in one process do not know of each other.
+class Accelerator {
+ public:
+  /// Collective over the job: finds out which rank this is and meets the others.
+  /// @throws ConfigError for a configuration that can't be met, CommError when ranks do not come.
+  explicit Accelerator(AcceleratorOptions options = {});
+  ~Accelerator();
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  // Who and where.
+  int num_processes() const { return context().topology.world_size; }
+  int process_index() const { return context().topology.rank; }
+  int local_process_index() const { return context().topology.local_rank; }
+  bool is_main_process() const { return process_index() == 0; }
+  bool is_local_main_process() const { return local_process_index() == 0; }
+  bool is_last_process() const { return process_index() + 1 == num_processes(); }
+  at::Device device() const { return context().device; }
+  const ProcessContext& context() const;
+  operator const ProcessContext&() const { return context(); }
+  const Config& config() const;
+  const Strategy& strategy() const;
+  Logger& logger() const { return *context().logger; }
+  Communicator& communicator() const { return *context().communicator; }
+
+  /// Collective. Takes models, optimizers, loaders and schedulers in any number and order, and returns their handles in
+  /// the same order: a tuple, or the handle itself for a single argument. Models move to this rank's device. An
+  /// argument that is a handle already comes back as it is.
+  /// @throws ConfigError for an optimizer whose parameters belong to no prepared model, or models that differ between
+  /// ranks; DataError for a loader's batch size.
+  template <class... Ts>
+  auto prepare(Ts&&... objects) {
+    static_assert((Preparable<std::remove_cvref_t<Ts>> && ...),
+                  "accelerate: prepare() takes a module holder (TORCH_MODULE) or shared_ptr to a module, a torch "
+                  "optimizer, a torch LR scheduler, or an accelerate::DataLoader");
+    std::tuple<std::optional<detail::PreparedType<Ts>>...> handles;
+    for (const auto stage : {detail::PrepareStage::kReady, detail::PrepareStage::kLoader, detail::PrepareStage::kModel,
+                             detail::PrepareStage::kOptimizer, detail::PrepareStage::kScheduler}) {
+      prepare_stage(stage, handles, std::index_sequence_for<Ts...>(), objects...);
+    }
+    return std::apply(
+        [](auto&... ready) {
+          if constexpr (sizeof...(ready) == 1) {
+            return (std::move(*ready), ...);
+          } else {
+            return std::make_tuple(std::move(*ready)...);
+          }
+        },
+        handles);
+  }
+
+  /// Begins the next micro-batch; hold the result for the rest of the loop body. Gradients of the models stay on this
+  /// rank until the micro-batch that ends a window of gradient_accumulation_steps; optimizers and schedulers act only
+  /// then. The last batch of a loader ends a window, and the loss is divided by the window's real size.
+  template <class... Ms>
+  AccumulateScope accumulate(const PreparedModel<Ms>&... models) {
+    return begin_micro_batch({models.core()...});
+  }
+  /// While the result lives, backward leaves the models' gradients on this rank.
+  template <class... Ms>
+  AccumulateScope no_sync(const PreparedModel<Ms>&... models) {
+    return AccumulateScope({models.core()...});
+  }
+  /// True on the micro-batch that ends its window.
+  bool sync_gradients() const;
+  int64_t gradient_accumulation_steps() const;
+
+  /// Collective on micro-batches that end a window. loss.backward() with all that the strategy needs; divides the loss
+  /// by the number of micro-batches in the window. `loss` is a scalar.
+  /// @throws CommError naming the ranks that are gone, ConfigError naming parameters that the loss does not use.
+  void backward(const at::Tensor& loss);
+
+  /// Scales all gradients of the prepared model so that their total norm is at most `max_norm`; returns the norm before
+  /// as a 0-d tensor. Does nothing and returns 0 on micro-batches that do not end a window.
+  template <class M>
+  at::Tensor clip_grad_norm_(const PreparedModel<M>& model, double max_norm, double norm_type = 2.0) {
+    return clip_grad_norm_(model.parameters(), max_norm, norm_type);
+  }
+  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0);
+  /// Limits every gradient element to [-clip_value, clip_value], on the same micro-batches.
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+
+  /// Collective. The ranks' tensors joined along dimension 0 in rank order, for every tensor in `value`; shapes and
+  /// dtypes must be equal on all ranks. 0-d tensors become 1-d.
+  template <class T>
+  T gather(T value) {
+    return map_tensors(std::move(value), [&](const at::Tensor& tensor) { return gather_tensor(tensor); });
+  }
+  /// Collective. As gather(); in the last step of a loader, the samples that were repeated to make the ranks even are
+  /// left out again, so that over an epoch every sample comes exactly once.
+  template <class T>
+  T gather_for_metrics(T value) {
+    return map_tensors(std::move(value), [&](const at::Tensor& tensor) { return gather_tensor_for_metrics(tensor); });
+  }
+  /// Collective. Every tensor in `value` reduced over the ranks; equal on all of them. The input is left alone.
+  template <class T>
+  T reduce(T value, ReduceOp op = ReduceOp::kSum) {
+    return map_tensors(std::move(value), [&](const at::Tensor& tensor) { return reduce_tensor(tensor, op); });
+  }
+  /// Collective. Every tensor in `value` as rank `root` has it.
+  template <class T>
+  T broadcast(T value, int root = 0) {
+    return map_tensors(std::move(value), [&](const at::Tensor& tensor) { return broadcast_tensor(tensor, root); });
+  }
+  /// Collective. Returns once all ranks are here.
+  void wait_for_everyone() { communicator().barrier(); }
+
+  /// One line on standard output, from the local main process only.
+  template <class... Args>
+  void print(const Args&... args) {
+    if (is_local_main_process()) print_line(concat(args...));
+  }
+
+  /// The user's own model back.
+  template <class M>
+  M& unwrap_model(PreparedModel<M>& model) const {
+    return model.unwrap();
+  }
+
+  /// Collective. Writes the weights and buffers to `directory`/model.safetensors (created where missing) from the main
+  /// process, atomically, under the module's own names: what Python's safetensors and transformers read. Returns the
+  /// path once the file is complete, on every rank.
+  /// @throws CheckpointError on every rank when writing fails.
+  template <class M>
+  std::string save_model(const PreparedModel<M>& model, const std::string& directory) {
+    return save_module(*model.core()->module, directory);
+  }
+
+ private:
+  template <class... Handles, size_t... I, class... Ts>
+  void prepare_stage(detail::PrepareStage stage, std::tuple<Handles...>& handles, std::index_sequence<I...>,
+                     Ts&... objects) {
+    ((detail::prepare_stage<std::remove_cvref_t<Ts>>() == stage
+          ? (void)(std::get<I>(handles) = prepare_one(static_cast<Ts&&>(objects)))
+          : (void)0),
+     ...);
+  }
+
+  template <class T>
+  detail::PreparedType<T> prepare_one(T&& object) {
+    using Plain = std::remove_cvref_t<T>;
+    if constexpr (AlreadyPrepared<Plain>) {
+      return object;
+    } else if constexpr (PreparableLoader<Plain>) {
+      return {object.dataset(), make_loader_core(object.dataset().size(), object.options())};
+    } else if constexpr (PreparableModel<Plain>) {
+      return {object, make_model_core(detail::ModulePointer<Plain>::get(object))};
+    } else if constexpr (PreparableOptimizer<Plain>) {
+      auto held = detail::hold(std::forward<T>(object));
+      auto core = make_optimizer_core(*held);
+      return {std::move(held), std::move(core)};
+    } else {
+      return {detail::hold(std::forward<T>(object)), accumulation(), optimizer_cores(), scheduler_steps()};
+    }
+  }
+
+  std::shared_ptr<detail::LoaderCore> make_loader_core(int64_t dataset_size, const DataLoaderOptions& options);
+  std::shared_ptr<detail::ModelCore> make_model_core(std::shared_ptr<torch::nn::Module> module);
+  std::shared_ptr<detail::OptimizerCore> make_optimizer_core(torch::optim::Optimizer& optimizer);
+  std::shared_ptr<const Accumulation> accumulation() const;
+  std::vector<std::shared_ptr<detail::OptimizerCore>> optimizer_cores() const;
+  int64_t scheduler_steps() const;
+  AccumulateScope begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models);
+  at::Tensor gather_tensor(const at::Tensor& tensor);
+  at::Tensor gather_tensor_for_metrics(const at::Tensor& tensor);
+  at::Tensor reduce_tensor(const at::Tensor& tensor, ReduceOp op);
+  at::Tensor broadcast_tensor(const at::Tensor& tensor, int root);
+  void print_line(const std::string& text);
+  std::string save_module(torch::nn::Module& module, const std::string& directory);
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,342 @@
+#include "accelerate/config/load.h"
+
+#include <algorithm>
+
+#include "accelerate/config/config_file.h"
+#include "accelerate/config/derive.h"
+#include "accelerate/config/schema.h"
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+
+namespace accelerate {
+namespace {
+
+using detail::RawNode;
+
+// "${VAR}", "$VAR", "{{ x }}", "<your ip>", "xx.xx.xx.xx": somebody has yet to fill the value in.
+bool is_placeholder(const std::string& text) {
+  if (text.find("${") != std::string::npos || text.find("$(") != std::string::npos) return true;
+  if (text.find("{{") != std::string::npos || text.starts_with("$")) return true;
+  if (text.starts_with("<") && text.ends_with(">")) return true;
+  const std::string letters = to_lower(text);
+  return letters.find('.') != std::string::npos && letters.find('x') != std::string::npos &&
+         letters.find_first_not_of("x.") == std::string::npos;
+}
+
+// How else to give a value of this key.
+std::string other_ways(const KeyRow& row) {
+  std::string out = concat("Write the value itself, or leave the key out and pass --", row.flag_name());
+  if (!row.environment.empty()) out += concat(" or set ", words_of(row.environment).front());
+  return out + ".";
+}
+
+// Merges the sources from the lowest precedence to the highest.
+class Merger {
+ public:
+  explicit Merger(const ConfigSources& sources) : sources_(sources) {
+    config_.machine = sources.machine ? *sources.machine : detect_machine(sources.environment);
+    allow_unknown_ = sources.allow_unknown_keys;
+    const auto from_variable = sources.environment.get_bool("ACCELERATE_ALLOW_UNKNOWN_KEYS");
+    if (from_variable) allow_unknown_ = allow_unknown_ || *from_variable;
+  }
+
+  InspectedConfig run() {
+    if (sources_.file) {
+      config_.file = sources_.file->string();
+      take_map(detail::read_config_file(config_.file), {});
+    }
+    take_environment();
+    for (const Override& given : sources_.command_line) take_override(given, Origin::kCommandLine);
+    for (const Override& given : sources_.code) take_override(given, Origin::kCode);
+    finish();
+    return {std::move(config_), std::move(problems_)};
+  }
+
+ private:
+  ValueOrigin at(int line) const { return {Origin::kFile, config_.file, line}; }
+
+  void error(std::string_view key, const std::string& what, const std::string& hint,
+             const ValueOrigin& where) {
+    problems_.push_back({Severity::kError, ProblemKind::kContent, std::string(key), what, hint, where});
+  }
+  void warn(std::string_view key, const std::string& what, const std::string& hint,
+            const ValueOrigin& where) {
+    problems_.push_back({Severity::kWarning, ProblemKind::kContent, std::string(key), what, hint, where});
+  }
+
+  void take_map(const RawNode& map, std::string_view block) {
+    for (const auto& entry : map.entries) {
+      const std::string path = block.empty() ? entry.key : concat(block, ".", entry.key);
+      const KeyRow* row = find_key_in_file(block, entry.key);
+      if (row == nullptr) {
+        unknown_key(block, entry.key, path, at(entry.line));
+      } else if (row->support == Support::kForeign) {
+        foreign_key(*row, entry);
+      } else {
+        check_duplicate(*row, entry);
+        check_old_name(*row, entry);
+        take_entry(*row, entry);
+      }
+    }
+  }
+
+  void unknown_key(std::string_view block, const std::string& key, const std::string& path,
+                   const ValueOrigin& where) {
+    std::string hint;
+    if (auto near = nearest_key(block, key)) {
+      hint = concat("Did you mean ", *near, "? ");
+    } else if (block == "deepspeed_config") {
+      hint = "Sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file. ";
+    } else if (!block.empty()) {
+      hint = "'accel config keys' lists the keys. ";
+    }
+    if (allow_unknown_) return warn(path, "unknown key, left out", hint, where);
+    error(path, "unknown key", hint + "To go on without such keys, set ACCELERATE_ALLOW_UNKNOWN_KEYS=true.",
+          where);
+  }
+
+  void foreign_key(const KeyRow& row, const RawNode::Entry& entry) {
+    if (row.moved_to.empty()) {
+      foreign_.push_back({Severity::kWarning, ProblemKind::kContent, std::string(row.name), "key is ignored",
+                          concat(row.help, "."), at(entry.line)});
+      return;
+    }
+    const KeyRow& target = *find_row(row.moved_to);
+    warn(row.name, concat("key of an old release; today's is ", target.name),
+         concat("'accel config update ", shell_quote(config_.file), "' rewrites the file."), at(entry.line));
+    if (entry.value.kind != RawNode::Kind::kScalar || config_.given(target.name)) return;
+    RawNode value = entry.value;
+    const auto truth = parse_bool(value.text);
+    for (const std::string& pair : words_of(row.old_values)) {
+      const size_t equals = pair.find('=');
+      if (truth && pair.substr(0, equals) == (*truth ? "true" : "false"))
+        value.text = pair.substr(equals + 1);
+    }
+    take_scalar(target, value, at(entry.line), concat("(from ", row.name, ") "));
+  }
+
+  void check_duplicate(const KeyRow& row, const RawNode::Entry& entry) {
+    const auto [before, first] = seen_.try_emplace(std::string(row.name), &entry);
+    if (first) return;
+    const RawNode::Entry& other = *before->second;
+    const bool same = other.value.kind == entry.value.kind && other.value.text == entry.value.text &&
+                      other.value.entries.empty() && entry.value.entries.empty() &&
+                      other.value.items.empty() && entry.value.items.empty();
+    const std::string what = concat("key is given twice, in lines ", other.line, " and ", entry.line);
+    if (same) {
+      warn(row.name, what + ", with the same value", {}, at(entry.line));
+    } else {
+      error(row.name, what, "Keep one of them.", at(entry.line));
+    }
+    before->second = &entry;
+  }
+
+  void check_old_name(const KeyRow& row, const RawNode::Entry& entry) {
+    const auto old_names = words_of(row.old_names);
+    if (entry.key == row.leaf() ||
+        std::find(old_names.begin(), old_names.end(), entry.key) == old_names.end()) {
+      return;
+    }
+    warn(row.name, concat("'", entry.key, "' is an old name of this key"),
+         concat("'accel config update ", shell_quote(config_.file), "' rewrites the file."), at(entry.line));
+  }
+
+  void take_entry(const KeyRow& row, const RawNode::Entry& entry) {
+    const RawNode& value = entry.value;
+    const bool empty = value.kind == RawNode::Kind::kNull ||
+                       (value.kind == RawNode::Kind::kScalar && trim(value.text).empty());
+    if (empty) {
+      config_.nulls[std::string(row.name)] = at(entry.line);
+      return;
+    }
+    if (row.type == ValueType::kBlock) {
+      if (value.kind == RawNode::Kind::kMap) {
+        if (!value.entries.empty()) config_.origins[std::string(row.name)] = at(entry.line);
+        return take_map(value, row.name);
+      }
+      return error(row.name, concat("expected ", expected_text(row), ", got '", value.text, "'"), {},
+                   at(entry.line));
+    }
+    switch (value.kind) {
+      case RawNode::Kind::kScalar:
+        return take_scalar(row, value, at(entry.line), {});
+      case RawNode::Kind::kList:
+        return take_list(row, value, at(entry.line));
+      default:
+        return error(row.name, concat("expected ", expected_text(row), ", got a block of keys"), {},
+                     at(entry.line));
+    }
+  }
+
+  void take_list(const KeyRow& row, const RawNode& list, const ValueOrigin& where) {
+    std::vector<std::string> items;
+    for (const RawNode& item : list.items) {
+      if (item.kind != RawNode::Kind::kScalar) {
+        return error(row.name, concat("expected ", expected_text(row), ", got nested values"), {}, where);
+      }
+      items.push_back(item.text);
+    }
+    const bool takes_lists =
+        row.type == ValueType::kList || row.type == ValueType::kText || row.type == ValueType::kGpuIds;
+    if (!takes_lists)
+      return error(row.name, concat("expected ", expected_text(row), ", got a list"), {}, where);
+    if (row.type == ValueType::kList) {
+      // Not through text: a command may hold commas.
+      *std::get<std::optional<std::vector<std::string>>*>(row.slot(config_)) = std::move(items);
+      config_.origins[std::string(row.name)] = where;
+      return;
+    }
+    take_text(row, join(items, ","), where, {});
+  }
+
+  void take_scalar(const KeyRow& row, const RawNode& value, const ValueOrigin& where,
+                   const std::string& note) {
+    if (support_of(row) != Support::kNoEffect && is_placeholder(value.text)) {
+      bad_values_[std::string(row.name)] = {
+          Severity::kError,
+          ProblemKind::kContent,
+          std::string(row.name),
+          concat(note, "'", value.text,
+                 "' is a placeholder; variables are not expanded in configuration files"),
+          other_ways(row),
+          where};
+      return;
+    }
+    take_text(row, value.text, where, note);
+  }
+
+  void take_text(const KeyRow& row, const std::string& text, const ValueOrigin& where,
+                 const std::string& note) {
+    const std::string key(row.name);
+    // A value of higher precedence makes it unimportant what was wrong with the lower one.
+    bad_values_.erase(key);
+    std::erase_if(value_warnings_, [&](const Problem& problem) { return problem.key == key; });
+    const SetResult result = set_value(config_, row, text);
+    if (!result.error.empty()) {
+      const std::string word = to_lower(trim(text));
+      const bool none = word == "none" || word == "null" || word == "nil";
+      bad_values_[key] = {Severity::kError,
+                          ProblemKind::kContent,
+                          key,
+                          note + result.error,
+                          none ? "For no value, write null or leave the key out." : hint_for(row, word),
+                          where};
+      return;
+    }
+    if (!result.warning.empty()) {
+      value_warnings_.push_back(
+          {Severity::kWarning, ProblemKind::kContent, key, note + result.warning, {}, where});
+    }
+    config_.origins[key] = where;
+    config_.nulls.erase(key);
+  }
+
+  static std::string hint_for(const KeyRow& row, const std::string& word) {
+    if (row.name == "compute_environment" && word.find("machine") != std::string::npos) {
+      return "For several machines, keep LOCAL_MACHINE and set num_machines.";
+    }
+    return {};
+  }
+
+  // A block's variable or flag ("use_fsdp") asks for what the block configures.
+  void take_switch(const KeyRow& block, const std::string& text, const ValueOrigin& where) {
+    const auto value = parse_bool(text);
+    if (!value) return error(block.name, concat("expected true or false, got '", text, "'"), {}, where);
+    if (!*value) return;
+    config_.origins[std::string(block.name)] = where;
+    const KeyRow& type = *find_row("distributed_type");
+    const auto types = words_of(type.allowed);
+    if (std::find(types.begin(), types.end(), block.used_with) == types.end()) return;
+    if (config_.origin_of(type.name).origin < where.origin)
+      take_text(type, std::string(block.used_with), where, {});
+  }
+
+  void take_environment() {
+    for (const KeyRow& row : schema()) {
+      for (const std::string& name : words_of(row.environment)) {
+        const auto text = sources_.environment.get(name);
+        if (!text) continue;
+        const ValueOrigin where{Origin::kEnvironment, name, 0};
+        if (row.type == ValueType::kBlock) {
+          take_switch(row, *text, where);
+        } else {
+          take_text(row, *text, where, {});
+        }
+        break;
+      }
+    }
+  }
+
+  void take_override(const Override& given, Origin origin) {
+    const KeyRow* row = find_key(given.key);
+    if (row == nullptr) {
+      const auto near = nearest_key({}, given.key);
+      return error(given.key, "unknown key", near ? concat("Did you mean ", *near, "?") : std::string(),
+                   {origin, given.key, 0});
+    }
+    const std::string shown =
+        origin == Origin::kCommandLine ? "--" + row->flag_name() : std::string(row->leaf());
+    const ValueOrigin where{origin, shown, 0};
+    if (row->type == ValueType::kBlock) return take_switch(*row, given.text, where);
+    if (!trim(given.text).empty()) take_text(*row, given.text, where, {});
+  }
+
+  void finish() {
+    if (config_.compute_environment == "LOCAL_MACHINE") {
+      problems_.insert(problems_.end(), foreign_.begin(), foreign_.end());
+    }
+    problems_.insert(problems_.end(), value_warnings_.begin(), value_warnings_.end());
+    for (auto& [key, problem] : bad_values_) problems_.push_back(std::move(problem));
+    detail::derive(config_, problems_);
+    // In the file's order; a wrong environment first, since it makes other keys look wrong.
+    std::stable_sort(problems_.begin(), problems_.end(), [](const Problem& a, const Problem& b) {
+      const bool first_a = a.key == "compute_environment";
+      const bool first_b = b.key == "compute_environment";
+      if (first_a != first_b) return first_a;
+      return a.where.line < b.where.line;
+    });
+    for (const Problem& problem : problems_) {
+      if (problem.severity == Severity::kWarning) config_.load_warnings.push_back(problem);
+    }
+  }
+
+  const ConfigSources& sources_;
+  Config config_;
+  bool allow_unknown_ = false;
+  std::vector<Problem> problems_;
+  std::vector<Problem> foreign_;
+  std::vector<Problem> value_warnings_;
+  std::map<std::string, Problem> bad_values_;
+  std::map<std::string, const RawNode::Entry*> seen_;
+};
+
+}  // namespace
+
+ValueOrigin Config::origin_of(std::string_view key) const {
+  const auto found = origins.find(key);
+  return found == origins.end() ? ValueOrigin{} : found->second;
+}
+
+InspectedConfig inspect_config(const ConfigSources& sources) {
+  return Merger(sources).run();
+}
+
+Config load_config(const ConfigSources& sources) {
+  InspectedConfig read = inspect_config(sources);
+  throw_if_errors(read.problems);
+  return std::move(read.config);
+}
+
+void throw_if_errors(const std::vector<Problem>& problems) {
+  std::vector<std::string> lines;
+  for (const Problem& problem : problems) {
+    if (problem.severity == Severity::kError) lines.push_back(describe(problem));
+  }
+  if (lines.empty()) return;
+  std::string what = lines.front();
+  if (lines.size() > 1)
+    what = concat(lines.size(), " problems in the configuration:\n  ", join(lines, "\n  "));
+  throw ConfigError({.what = what, .expected = {}, .got = {}, .hint = {}});
+}
+
+}  // namespace accelerate

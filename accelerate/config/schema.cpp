@@ -1,0 +1,194 @@
+#include "accelerate/config/schema.h"
+
+#include <algorithm>
+
+#include "accelerate/config/schema_rows.h"
+#include "accelerate/core/strings.h"
+
+namespace accelerate {
+namespace {
+
+std::string folded(std::string_view text) {
+  while (!text.empty() && text.front() == '-') text.remove_prefix(1);
+  std::string out = to_lower(text);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+bool has_word(std::string_view column, std::string_view word) {
+  const auto words = words_of(column);
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+bool can_be_set(const KeyRow& row) {
+  return row.slot != nullptr || row.type == ValueType::kBlock;
+}
+
+std::string joined_or(const std::vector<std::string>& words) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += i + 1 == words.size() ? " or " : ", ";
+    out += words[i];
+  }
+  return out;
+}
+
+std::string range_text(std::string_view allowed) {
+  const size_t dots = allowed.find("..");
+  if (dots == std::string_view::npos) return "an integer";
+  const std::string_view low = allowed.substr(0, dots);
+  const std::string_view high = allowed.substr(dots + 2);
+  if (high.empty()) return concat("an integer, ", low, " or more");
+  return concat("an integer from ", low, " to ", high);
+}
+
+bool takes_auto(const KeyRow& row) {
+  if (row.slot == nullptr) return false;
+  Config config;
+  const Slot slot = row.slot(config);
+  return std::holds_alternative<std::optional<OrAuto<bool>>*>(slot) ||
+         std::holds_alternative<std::optional<OrAuto<int64_t>>*>(slot) ||
+         std::holds_alternative<std::optional<OrAuto<double>>*>(slot);
+}
+
+}  // namespace
+
+std::string_view KeyRow::leaf() const {
+  const size_t dot = name.find('.');
+  return dot == std::string_view::npos ? name : name.substr(dot + 1);
+}
+
+std::string_view KeyRow::block() const {
+  const size_t dot = name.find('.');
+  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+}
+
+std::string KeyRow::flag_name() const {
+  return std::string(flag.empty() ? leaf() : flag);
+}
+
+std::span<const KeyRow> schema() {
+  return detail::schema_rows();
+}
+
+const KeyRow* find_row(std::string_view path) {
+  for (const KeyRow& row : schema()) {
+    if (row.name == path) return &row;
+  }
+  return nullptr;
+}
+
+const KeyRow* find_key_in_file(std::string_view block, std::string_view name) {
+  const KeyRow* owner = block.empty() ? nullptr : find_row(block);
+  const std::string_view prefix = owner == nullptr ? std::string_view() : owner->prefix;
+  const std::string with_prefix = concat(prefix, name);
+  const std::string_view without_prefix =
+      !prefix.empty() && name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+  const std::string_view spellings[] = {name, with_prefix, without_prefix};
+  for (std::string_view spelling : spellings) {
+    for (const KeyRow& row : schema()) {
+      if (row.block() == block && row.leaf() == spelling) return &row;
+    }
+  }
+  for (std::string_view spelling : spellings) {
+    for (const KeyRow& row : schema()) {
+      if (row.block() == block && has_word(row.old_names, spelling)) return &row;
+    }
+  }
+  return nullptr;
+}
+
+const KeyRow* find_key(std::string_view name) {
+  const std::string wanted = folded(name);
+  // From the most to the least exact way of naming a key; within one way the top level comes first in the
+  // table.
+  for (int way = 0; way < 4; ++way) {
+    for (const KeyRow& row : schema()) {
+      if (!can_be_set(row)) continue;
+      const bool same = way == 0   ? row.name == wanted
+                        : way == 1 ? row.leaf() == wanted
+                        : way == 2 ? row.flag_name() == wanted
+                                   : has_word(row.old_names, wanted);
+      if (same) return &row;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<std::string> nearest_key(std::string_view block, std::string_view name) {
+  std::vector<std::string> candidates;
+  for (const KeyRow& row : schema()) {
+    if (row.block() == block && row.support != Support::kForeign) candidates.emplace_back(row.leaf());
+  }
+  if (auto found = nearest_name(name, candidates)) return found;
+  // A key that stands in the wrong place: at the top instead of inside its block, or the other way round.
+  candidates.clear();
+  for (const KeyRow& row : schema()) {
+    if (row.support != Support::kForeign && row.leaf() == name) return std::string(row.name);
+  }
+  return std::nullopt;
+}
+
+Support support_of(const KeyRow& row) {
+  if (row.support != Support::kWorks || row.block().empty()) return row.support;
+  const KeyRow* owner = find_row(row.block());
+  return owner == nullptr ? row.support : owner->support;
+}
+
+std::vector<std::string> words_of(std::string_view column) {
+  return split(column, '|');
+}
+
+std::string expected_text(const KeyRow& row) {
+  std::string text;
+  switch (row.type) {
+    case ValueType::kBool:
+      text = "true or false";
+      break;
+    case ValueType::kInt:
+      text = range_text(row.allowed);
+      break;
+    case ValueType::kNumber:
+      text = "a number";
+      break;
+    case ValueType::kText:
+      text = "a text";
+      break;
+    case ValueType::kWord:
+      text = joined_or(words_of(row.allowed));
+      break;
+    case ValueType::kList:
+      text = "a list of texts";
+      break;
+    case ValueType::kGpuIds:
+      text = "all, or device numbers separated by commas (\"0,1\")";
+      break;
+    case ValueType::kBlock:
+      text = concat("a block of indented 'key: value' lines");
+      break;
+  }
+  return takes_auto(row) ? text + ", or auto" : text;
+}
+
+std::string describe_schema() {
+  std::string out;
+  for (const KeyRow& row : schema()) {
+    if (row.support == Support::kForeign) continue;
+    out += concat(row.name, "\n    ", row.help, ".\n    Values: ", expected_text(row));
+    if (!row.default_text.empty()) out += concat("; default ", row.default_text);
+    out += ".\n";
+    if (!row.environment.empty()) {
+      out += concat("    Environment: ", join(words_of(row.environment), ", "), "\n");
+    }
+    const Support support = support_of(row);
+    if (support == Support::kNotYet) out += "    Not supported yet: kept, and refused when asked for.\n";
+    if (support == Support::kNoEffect) out += "    Kept, without effect here.\n";
+    if (support == Support::kWorks && !row.works.empty()) {
+      out += concat("    Supported today: ", join(words_of(row.works), ", "), "\n");
+    }
+    if (row.ours) out += "    Not a key of HF Accelerate's files.\n";
+  }
+  return out;
+}
+
+}  // namespace accelerate

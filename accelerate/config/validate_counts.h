@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/config/load.h"
+
+namespace accelerate::detail {
+
+/// Collects problems, each with the origin of its key's value.
+class Report {
+ public:
+  Report(const Config& config, std::vector<Problem>& problems) : config_(config), problems_(problems) {}
+
+  void warn(std::string_view key, std::string what, std::string hint) {
+    add(Severity::kWarning, ProblemKind::kContent, key, std::move(what), std::move(hint));
+  }
+  void error(std::string_view key, std::string what, std::string hint) {
+    add(Severity::kError, ProblemKind::kContent, key, std::move(what), std::move(hint));
+  }
+  void unsupported(std::string_view key, std::string what, std::string hint) {
+    add(Severity::kError, ProblemKind::kUnsupported, key, std::move(what), std::move(hint));
+  }
+  void machine_warning(std::string_view key, std::string what, std::string hint) {
+    add(Severity::kWarning, ProblemKind::kMachine, key, std::move(what), std::move(hint));
+  }
+  void machine_error(std::string_view key, std::string what, std::string hint) {
+    add(Severity::kError, ProblemKind::kMachine, key, std::move(what), std::move(hint));
+  }
+
+ private:
+  void add(Severity severity, ProblemKind kind, std::string_view key, std::string what, std::string hint);
+
+  const Config& config_;
+  std::vector<Problem>& problems_;
+};
+
+/// Numbers that have to fit one another: processes, machines, ranks, addresses, device lists.
+void check_counts(const Config& config, ValidateFor purpose, Report& report);
+
+/// Numbers that have to fit this machine: cores and devices.
+void check_machine(const Config& config, Report& report);
+
+}  // namespace accelerate::detail

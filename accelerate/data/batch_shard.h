@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace accelerate {
+
+// Note [Order of batches]
+// An epoch visits positions 0..n-1 of the sampler's order. They are cut into source batches B of b consecutive
+// positions (a short last one is removed by drop_last). What rank r of W sees, as HF Accelerate's BatchSamplerShard:
+//   split_batches off   Source batch iW+r in round i, for all rounds that are complete with full batches. What is left,
+//                       the tail, is laid out flat; with even_batches it is completed to W*b positions by repeating
+//                       from the epoch's start, and rank r takes its b of them. Without, rank r takes tail batch r, if
+//                       there is one.
+//   split_batches on    b must be a multiple of W; every rank takes its b/W positions of each source batch. A short last
+//                       batch is completed from the epoch's start (even_batches), or the ranks share what there is.
+// All of it is arithmetic: batch k of a rank needs none of the batches before it.
+
+/// Which part of an epoch one rank sees.
+struct BatchShard {
+  int64_t num_positions = 0;   ///< n: positions in the epoch
+  int64_t batch_size = 1;      ///< b: per rank, or in all with split_batches
+  int64_t world_size = 1;      ///< W
+  int64_t rank = 0;            ///< r
+  bool split_batches = false;  ///< the batch size is that of all ranks together
+  bool even_batches = true;    ///< all ranks see equally many, equally large batches
+  bool drop_last = false;      ///< leave out a last round that is not complete
+
+  /// Batches this rank sees.
+  int64_t num_batches() const;
+  /// Positions in batch `k`, 0 <= k < num_batches().
+  std::vector<int64_t> positions(int64_t k) const;
+};
+
+/// As above for source batches of any sizes (a user's batch sampler): the tail goes to the first ranks; with
+/// `even_batches` the others get the first source batches again.
+std::vector<std::vector<int64_t>> shard_batches(const std::vector<std::vector<int64_t>>& batches, int64_t world_size,
+                                                int64_t rank, bool even_batches);
+
+}  // namespace accelerate

@@ -1,0 +1,227 @@
+#include "accelerate/launch/console.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+
+namespace accelerate::detail {
+namespace {
+
+constexpr auto kSilence = std::chrono::milliseconds(200);
+constexpr size_t kMaxPartialBytes = 64 * 1024;  // a longer line is printed in pieces
+constexpr size_t kTailLines = 8;
+constexpr size_t kMaxTailLineBytes = 500;
+constexpr int64_t kStillInSight = 6;  // lines
+constexpr int kLauncher = 1 << 30;    // the writer of our own lines
+
+bool same_file(int a, int b) {
+  struct stat first {};
+  struct stat second {};
+  if (::fstat(a, &first) != 0 || ::fstat(b, &second) != 0) return false;
+  return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+// False when the rest can't be written.
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written > 0) {
+      text.remove_prefix(static_cast<size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {
+      // Somebody made our output non-blocking; wait for room.
+      ::usleep(1000);
+    } else if (written < 0 && errno == EINTR) {
+      // A signal while the reader is stalled: give this text up, so that stopping the job does not wait for it.
+      return true;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void Destination::add(int writer, std::string_view prefix, std::string_view text, char end) {
+  const bool own_line_open = open_writer_ == writer;
+  if (text.empty() && end == '\r' && !own_line_open) return;  // nothing to go back over
+  if (open_writer_ != kNobody && !own_line_open) close_line();
+  const bool starts_line = open_writer_ == kNobody || at_line_start_;
+  const bool only_ends_line = text.empty() && own_line_open;
+  if (starts_line && !only_ends_line) pending_ += prefix;
+  pending_ += text;
+  if (end != 0) pending_ += end;
+  at_line_start_ = end == '\r';
+  open_writer_ = end == '\n' ? kNobody : writer;
+  if (end == '\n') ++lines_;
+}
+
+void Destination::close_line() {
+  if (open_writer_ == kNobody) return;
+  pending_ += '\n';
+  ++lines_;
+  open_writer_ = kNobody;
+  at_line_start_ = false;
+}
+
+void Destination::flush() {
+  if (!broken_ && !write_all(fd_, pending_)) broken_ = true;
+  pending_.clear();
+}
+
+Console::Console(const OutputOptions& options, int num_processes)
+    : options_(options),
+      captures_(num_processes > 1 || !options.log_directory.empty()),
+      prints_(options.log_directory.empty() || options.tee),
+      stdout_(STDOUT_FILENO),
+      ranks_(static_cast<size_t>(num_processes)) {
+  if (!same_file(STDOUT_FILENO, STDERR_FILENO)) stderr_ = std::make_unique<Destination>(STDERR_FILENO);
+  if (options.prefix && num_processes > 1) {
+    for (int rank = 0; rank < num_processes; ++rank) {
+      ranks_[static_cast<size_t>(rank)].prefix = concat("[rank ", rank, "] ");
+    }
+  }
+  if (!options.log_directory.empty()) open_logs(num_processes);
+}
+
+Console::~Console() {
+  if (!captures_ || !prints_) return;
+  // One rank without prefix passes through unchanged, even a missing end of line.
+  if (ranks_.size() == 1) return;
+  for (Destination* destination : {&stdout_, stderr_.get()}) {
+    if (destination == nullptr) continue;
+    destination->close_line();
+    destination->flush();
+  }
+}
+
+void Console::open_logs(int num_processes) {
+  std::error_code error;
+  std::filesystem::create_directories(options_.log_directory, error);
+  if (error) {
+    throw LaunchError({.what = concat("can't make the log directory ", options_.log_directory, ": ", error.message()),
+                       .hint = "Choose another with --log_dir."});
+  }
+  for (int rank = 0; rank < num_processes; ++rank) {
+    const std::string path = log_path(rank);
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) {
+      throw LaunchError({.what = concat("can't write the log file ", path, ": ", errno_text(errno)),
+                         .hint = "Choose another directory with --log_dir."});
+    }
+    ranks_[static_cast<size_t>(rank)].log.reset(fd);
+  }
+}
+
+std::string Console::log_path(int rank) const {
+  if (options_.log_directory.empty()) return {};
+  return (std::filesystem::path(options_.log_directory) / concat("rank_", rank, ".log")).string();
+}
+
+void Console::write_log(Rank& rank, std::string_view bytes) {
+  if (!rank.log || write_all(rank.log.get(), bytes)) return;
+  const std::string reason = errno_text(errno);
+  rank.log.reset();
+  if (!std::exchange(log_failed_, true)) say(concat("warning: a log file can't be written any more: ", reason));
+}
+
+void Console::feed(int rank_number, RankStream which, std::string_view bytes) {
+  Rank& rank = ranks_[static_cast<size_t>(rank_number)];
+  Stream& stream = rank.streams[static_cast<int>(which)];
+  write_log(rank, bytes);
+  while (!bytes.empty()) {
+    const size_t end = bytes.find_first_of("\r\n");
+    const std::string_view text = bytes.substr(0, end);
+    stream.partial += text;
+    if (end == std::string_view::npos) break;
+    print_piece(rank_number, which, stream.partial, bytes[end]);
+    stream.partial.clear();
+    bytes.remove_prefix(end + 1);
+  }
+  if (stream.partial.size() > kMaxPartialBytes) {
+    print_piece(rank_number, which, stream.partial, 0);
+    stream.partial.clear();
+  }
+  stream.changed = Clock::now();
+  destination(which).flush();
+}
+
+void Console::end_of_stream(int rank_number, RankStream which) {
+  Rank& rank = ranks_[static_cast<size_t>(rank_number)];
+  Stream& stream = rank.streams[static_cast<int>(which)];
+  if (!stream.partial.empty()) print_piece(rank_number, which, stream.partial, 0);
+  stream.partial.clear();
+  if (!stream.line.empty()) remember(rank, which, {}, '\n');
+  destination(which).flush();
+}
+
+void Console::flush_silent(Clock::time_point now) {
+  for (size_t number = 0; number < ranks_.size(); ++number) {
+    for (const RankStream which : {RankStream::kStdout, RankStream::kStderr}) {
+      Stream& stream = ranks_[number].streams[static_cast<int>(which)];
+      if (stream.partial.empty() || now < stream.changed + kSilence) continue;
+      print_piece(static_cast<int>(number), which, stream.partial, 0);
+      stream.partial.clear();
+      destination(which).flush();
+    }
+  }
+}
+
+std::optional<Console::Clock::time_point> Console::next_flush() const {
+  std::optional<Clock::time_point> next;
+  for (const Rank& rank : ranks_) {
+    for (const Stream& stream : rank.streams) {
+      if (stream.partial.empty()) continue;
+      const auto due = stream.changed + kSilence;
+      if (!next || due < *next) next = due;
+    }
+  }
+  return next;
+}
+
+void Console::print_piece(int rank_number, RankStream which, std::string_view text, char end) {
+  Rank& rank = ranks_[static_cast<size_t>(rank_number)];
+  if (prints_) destination(which).add(2 * rank_number + static_cast<int>(which), rank.prefix, text, end);
+  remember(rank, which, text, end);
+}
+
+void Console::remember(Rank& rank, RankStream which, std::string_view text, char end) {
+  if (which != RankStream::kStderr) return;
+  std::string& line = rank.streams[static_cast<int>(which)].line;
+  if (line.size() < kMaxTailLineBytes) line += text.substr(0, kMaxTailLineBytes - line.size());
+  if (end == 0) return;
+  // A progress bar's states overwrite one another; only the last one counts, and only if it ends as a line.
+  if (end == '\n' && !trim(line).empty()) {
+    rank.tail.push_back({line, prints_ ? stderr_destination().lines() : -kStillInSight});
+    if (rank.tail.size() > kTailLines) rank.tail.pop_front();
+  }
+  line.clear();
+}
+
+void Console::say(std::string_view text) {
+  Destination& out = destination(RankStream::kStderr);
+  for (const std::string& line : split(text, '\n')) out.add(kLauncher, "", concat("accel: ", line), '\n');
+  out.flush();
+}
+
+void Console::inform(std::string_view text) {
+  if (!options_.quiet) say(text);
+}
+
+std::vector<std::string> Console::unseen_errors(int rank_number) const {
+  const Rank& rank = ranks_[static_cast<size_t>(rank_number)];
+  if (rank.tail.empty()) return {};
+  const int64_t since = stderr_destination().lines() - rank.tail.back().printed_at;
+  if (prints_ && since < kStillInSight) return {};
+  std::vector<std::string> out;
+  for (const Line& line : rank.tail) out.push_back(line.text);
+  return out;
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,83 @@
+#include "accelerate/launch/rank_environment.h"
+
+#include <algorithm>
+
+#include "accelerate/core/machine.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/environment/variables.h"
+
+namespace accelerate {
+namespace detail {
+namespace {
+
+// Left over from a launcher around us; they would mislead a rank of ours.
+constexpr const char* kForeign[] = {variables::kTorchElasticUseAgentStore, variables::kTorchElasticErrorFile,
+                                    variables::kListenFd};
+
+void set_rank_variables(const LaunchPlan& plan, const JobFacts& job, int rank, EnvVars& out) {
+  const std::string world = std::to_string(plan.num_processes);
+  out.set(variables::kRank, std::to_string(rank));
+  out.set(variables::kLocalRank, std::to_string(rank));
+  out.set(variables::kWorldSize, world);
+  out.set(variables::kLocalWorldSize, world);
+  out.set(variables::kGroupRank, "0");
+  out.set(variables::kGroupWorldSize, "1");
+  out.set(variables::kMasterAddr, job.master_addr);
+  out.set(variables::kMasterPort, std::to_string(job.master_port));
+  out.set(variables::kTorchElasticRestartCount, std::to_string(job.restart_count));
+  out.set(variables::kTorchElasticMaxRestarts, std::to_string(plan.max_restarts));
+  out.set(variables::kLauncher, "accel");
+  if (!job.job_id.empty()) {
+    out.set(variables::kJobId, job.job_id);
+    out.set(variables::kTorchElasticRunId, job.job_id);
+  }
+  if (job.listen_fd && rank == kStoreRank) out.set(variables::kListenFd, std::to_string(*job.listen_fd));
+}
+
+EnvVars rank_variables(const LaunchPlan& plan, const JobFacts& job, int rank, int threads) {
+  EnvVars out = plan.base_environment;
+  for (const char* name : kForeign) out.unset(name);
+  out.set(variables::kOmpNumThreads, std::to_string(threads));
+  for (const auto& [name, value] : plan.environment) out.set(name, value);
+  if (static_cast<size_t>(rank) < plan.rank_environment.size()) {
+    for (const auto& [name, value] : plan.rank_environment[static_cast<size_t>(rank)]) out.set(name, value);
+  }
+  set_rank_variables(plan, job, rank, out);
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int rank, int threads) {
+  const EnvVars variables = rank_variables(plan, job, rank, threads);
+  std::vector<std::string> out;
+  out.reserve(variables.values().size());
+  for (const auto& [name, value] : variables.values()) out.push_back(name + "=" + value);
+  return out;
+}
+
+}  // namespace detail
+
+int threads_per_rank(const LaunchPlan& plan) {
+  if (plan.num_cpu_threads) return *plan.num_cpu_threads;
+  if (const auto users = plan.base_environment.get(variables::kOmpNumThreads)) {
+    // A list ("4,2") is legal for nested parallelism; the first number is the outer one, and the text is kept below.
+    if (const auto first = parse_int(split(*users, ',').front()); first && *first > 0) return static_cast<int>(*first);
+  }
+  return std::max(1, physical_cores() / std::max(1, plan.num_processes));
+}
+
+std::map<std::string, std::string> preview_rank_environment(const LaunchPlan& plan, int rank, int port) {
+  const detail::JobFacts job{.job_id = {}, .master_addr = "127.0.0.1", .master_port = port};
+  std::map<std::string, std::string> out;
+  for (const std::string& entry : detail::rank_environment(plan, job, rank, threads_per_rank(plan))) {
+    const size_t equals = entry.find('=');
+    const std::string name = entry.substr(0, equals);
+    const auto before = plan.base_environment.values().find(name);
+    const bool inherited = before != plan.base_environment.values().end() && before->second == entry.substr(equals + 1);
+    if (!inherited) out[name] = entry.substr(equals + 1);
+  }
+  return out;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,68 @@
+#include "accelerate/launch/report.h"
+
+#include <signal.h>
+
+#include "accelerate/core/error.h"
+#include "accelerate/core/machine.h"
+#include "accelerate/core/strings.h"
+
+namespace accelerate::detail {
+namespace {
+
+constexpr size_t kNamedRanks = 8;  // of more, only the number is told
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  return ranks.size() > kNamedRanks ? concat(ranks.size(), " ranks") : format_ranks(ranks);
+}
+
+std::string was(const std::vector<int>& ranks) { return ranks.size() == 1 ? " was " : " were "; }
+
+std::string seconds(std::chrono::milliseconds duration) {
+  return concat(static_cast<double>(duration.count()) / 1000.0, " s");
+}
+
+std::string likely_cause(const WaitStatus& status) {
+  if (status.signal == SIGKILL) return " (maybe out of memory)";
+  if (status.signal == SIGBUS) return " (maybe /dev/shm is full)";
+  if (status.exit_code == static_cast<int>(ExitCode::kCommError)) return " (it lost its peers)";
+  if (status.core_dumped) return " (core dumped)";
+  return {};
+}
+
+}  // namespace
+
+std::string describe_failure(const Supervisor::Outcome& outcome, const Console& console) {
+  const RankFailure& failure = *outcome.failure;
+  std::string out;
+  const std::vector<std::string> errors = console.unseen_errors(failure.rank);
+  if (!errors.empty()) {
+    out += concat("last errors of rank ", failure.rank, ":\n");
+    for (const std::string& line : errors) out += concat("  ", line, "\n");
+  }
+  out += concat("rank ", failure.rank, " (pid ", failure.pid, ", host ", host_name(), ") ", failure.status.describe(),
+                likely_cause(failure.status));
+  if (!outcome.left_before.empty()) {
+    out += concat("; ", name_ranks(outcome.left_before), " had already ended with code 0");
+  }
+  if (!outcome.stopped.empty()) {
+    out += concat("; ", name_ranks(outcome.stopped), was(outcome.stopped), "stopped");
+  }
+  if (const std::string log = console.log_path(failure.rank); !log.empty()) out += concat("; see ", log);
+  return out;
+}
+
+std::string describe_stop(int signal_number, const std::vector<int>& ranks, std::chrono::milliseconds grace) {
+  std::string out = concat(signal_name(signal_number), ": stopping ", name_ranks(ranks), " within ", seconds(grace));
+  if (signal_number == SIGINT) out += " (again to kill at once)";
+  return out;
+}
+
+std::string describe_late(const std::vector<int>& ranks, std::chrono::milliseconds grace) {
+  return concat(name_ranks(ranks), " still ran after ", seconds(grace), ": killed");
+}
+
+std::string describe_restart(int restart, int max_restarts, std::chrono::milliseconds delay) {
+  return concat("restart ", restart, " of ", max_restarts, " of all ranks in ", seconds(delay));
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "accelerate/launch/console.h"
+#include "accelerate/launch/launch_plan.h"
+#include "accelerate/launch/supervisor.h"
+
+// The wording of what the launcher says about its ranks, in one place.
+
+namespace accelerate::detail {
+
+/// "rank 1 (pid 4711, host H) killed by SIGKILL (maybe out of memory); rank 0 was stopped", with the failing rank's
+/// last errors before it where they are out of sight.
+std::string describe_failure(const Supervisor::Outcome& outcome, const Console& console);
+
+/// "SIGINT: stopping ranks 0 and 1 (again to kill them at once)".
+std::string describe_stop(int signal_number, const std::vector<int>& ranks, std::chrono::milliseconds grace);
+
+/// "ranks 0 and 1 still ran after 5 s: killed".
+std::string describe_late(const std::vector<int>& ranks, std::chrono::milliseconds grace);
+
+/// "restart 1 of 3 in 0.2 s".
+std::string describe_restart(int restart, int max_restarts, std::chrono::milliseconds delay);
+
+}  // namespace accelerate::detail

@@ -1,0 +1,147 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+
+#include "accelerate/core/error.h"
+#include "accelerate/core/shared_memory_names.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/environment/reading.h"
+#include "accelerate/launch/report.h"
+#include "accelerate/launch/supervisor.h"
+
+namespace accelerate {
+namespace {
+
+using detail::Console;
+using detail::Guardian;
+using detail::ListenSocket;
+using detail::SignalPipe;
+using detail::Supervisor;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kMaxRestartDelay{30000};
+
+// A closed terminal or pipe must not kill the launcher before it has stopped its ranks.
+class IgnoreSigpipe {
+ public:
+  IgnoreSigpipe() {
+    struct sigaction action {};
+    action.sa_handler = SIG_IGN;
+    ::sigaction(SIGPIPE, &action, &before_);
+  }
+  ~IgnoreSigpipe() { ::sigaction(SIGPIPE, &before_, nullptr); }
+  IgnoreSigpipe(const IgnoreSigpipe&) = delete;
+  IgnoreSigpipe& operator=(const IgnoreSigpipe&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+// Removes what the job leaves in /dev/shm, however run() ends.
+class SharedMemorySweep {
+ public:
+  explicit SharedMemorySweep(const std::string& job_id) : prefix_(shared_memory_prefix(job_id)) {}
+  ~SharedMemorySweep() { sweep(); }
+  SharedMemorySweep(const SharedMemorySweep&) = delete;
+  SharedMemorySweep& operator=(const SharedMemorySweep&) = delete;
+  void sweep() const { remove_shared_memory(prefix_.c_str()); }
+
+ private:
+  std::string prefix_;
+};
+
+std::vector<int> signals_to_handle() {
+  std::vector<int> out = {SIGINT, SIGTERM, SIGQUIT};
+  // nohup asks for SIGHUP to be ignored. SIGINT is taken even so: a shell ignores it for every background job.
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) out.push_back(SIGHUP);
+  return out;
+}
+
+// Three descriptors a rank and a few of our own.
+void raise_descriptor_limit(int num_processes) {
+  rlimit limit{};
+  const rlim_t needed = 3 * static_cast<rlim_t>(num_processes) + 64;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  limit.rlim_cur = std::min(limit.rlim_max, needed);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// True if a signal came meanwhile; it is then in `outcome`.
+bool wait_before_restart(SignalPipe* signals, milliseconds delay, Supervisor::Outcome& outcome) {
+  const Deadline deadline = Deadline::after(delay);
+  while (!deadline.expired()) {
+    pollfd item{signals != nullptr ? signals->fd() : -1, POLLIN, 0};
+    ::poll(&item, 1, deadline.poll_timeout_ms());
+    if (signals == nullptr) continue;
+    if (const auto number = signals->next()) {
+      outcome.stopped_by_signal = *number;
+      return true;
+    }
+  }
+  return false;
+}
+
+void report_end(const Supervisor::Outcome& outcome, Console& console) {
+  if (!outcome.unkillable.empty()) {
+    console.say(concat(format_ranks(outcome.unkillable), " did not even end by SIGKILL: hanging in the kernel"));
+  }
+  if (outcome.failure && !outcome.stopped_by_signal) console.say(detail::describe_failure(outcome, console));
+}
+
+LaunchResult to_result(const Supervisor::Outcome& outcome, int restarts) {
+  LaunchResult result{.exit_code = 0,
+                      .failure = outcome.failure,
+                      .stopped_by_signal = outcome.stopped_by_signal,
+                      .restarts = restarts};
+  if (outcome.stopped_by_signal) {
+    result.exit_code = 128 + *outcome.stopped_by_signal;
+  } else if (outcome.failure) {
+    result.exit_code = outcome.failure->status.shell_code();
+  }
+  return result;
+}
+
+}  // namespace
+
+LaunchResult run(const LaunchPlan& plan) {
+  if (plan.num_processes < 1) {
+    throw LaunchError({.what = "num_processes", .expected = "at least 1", .got = std::to_string(plan.num_processes)});
+  }
+  raise_descriptor_limit(plan.num_processes);
+  const IgnoreSigpipe ignore_sigpipe;
+  const std::string job_id = plan.job_id.empty() ? detail::random_id() : plan.job_id;
+  const SharedMemorySweep shared_memory(job_id);
+  Console console(plan.output, plan.num_processes);
+  ListenSocket socket = detail::open_listen_socket(plan.main_process_port);
+  if (!socket.note.empty()) console.inform(socket.note);
+
+  std::optional<SignalPipe> signals;
+  if (plan.handle_signals) signals.emplace(signals_to_handle());
+  SignalPipe* const signal_source = signals ? &*signals : nullptr;
+  Guardian guardian(plan.num_processes, job_id);
+  const int threads = threads_per_rank(plan);
+
+  milliseconds delay = plan.restart_delay;
+  for (int restarts = 0;; ++restarts) {
+    Supervisor supervisor(plan, console, guardian, signal_source);
+    supervisor.start(job_id, socket, restarts, threads);
+    // Rank 0 alone holds the port from here on, unless another attempt may need it.
+    if (restarts == plan.max_restarts) socket.fd.reset();
+    Supervisor::Outcome outcome = supervisor.watch();
+    report_end(outcome, console);
+    const bool again = outcome.failure && !outcome.stopped_by_signal && restarts < plan.max_restarts;
+    if (!again) return to_result(outcome, restarts);
+    shared_memory.sweep();
+    console.say(detail::describe_restart(restarts + 1, plan.max_restarts, delay));
+    if (wait_before_restart(signal_source, delay, outcome)) return to_result(outcome, restarts);
+    delay = std::min(2 * delay, kMaxRestartDelay);
+  }
+}
+
+}  // namespace accelerate

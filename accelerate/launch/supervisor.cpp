@@ -1,0 +1,285 @@
+#include "accelerate/launch/supervisor.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/launch/rank_environment.h"
+#include "accelerate/launch/report.h"
+
+namespace accelerate::detail {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long the rank that made another one lose its peers may take to show up as dead.
+constexpr milliseconds kCulpritWait{700};
+// From SIGKILL to giving up on a process that hangs in the kernel.
+constexpr milliseconds kKillWait{2000};
+// A process group without its leader gives no event when it empties; this is how often it is looked at, only while
+// stopping and only if there is one.
+constexpr milliseconds kGroupCheck{5};
+// What a rank leaves running after a good end gets less time than ranks.
+constexpr milliseconds kLeftoverGrace{1000};
+constexpr size_t kReadBytes = 64 * 1024;
+constexpr int kMaxReadsAtEnd = 64;  // more than a pipe holds: a daemon that kept it open must not hold us
+
+// Among ranks that ended in the same instant, a crash is likelier to be the cause than the abort of one that noticed.
+int blame_order(const WaitStatus& status) {
+  if (status.signal && *status.signal != SIGABRT && *status.signal != SIGPIPE) return 0;
+  return 1;
+}
+
+bool lost_its_peers(const WaitStatus& status) {
+  return status.exit_code == static_cast<int>(ExitCode::kCommError);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(const LaunchPlan& plan, Console& console, Guardian& guardian, SignalPipe* signals)
+    : plan_(plan), console_(console), guardian_(guardian), signals_(signals), buffer_(kReadBytes) {}
+
+void Supervisor::start(const std::string& job_id, const ListenSocket& socket, int restart_count, int threads) {
+  const JobFacts job{.job_id = job_id,
+                     .master_addr = "127.0.0.1",
+                     .master_port = socket.port,
+                     .restart_count = restart_count,
+                     .listen_fd = socket.fd.get()};
+  const ChildOutput output = console_.captures() ? ChildOutput::kPipe : ChildOutput::kInherit;
+  // A terminal can't be shared: a rank is a background process group, which reading would stop.
+  const bool stdin_usable = ::isatty(STDIN_FILENO) == 0 && ::fcntl(STDIN_FILENO, F_GETFD) != -1;
+  ranks_.reserve(static_cast<size_t>(plan_.num_processes));
+  for (int rank = 0; rank < plan_.num_processes; ++rank) {
+    SpawnOptions options{.program = plan_.program,
+                         .arguments = plan_.arguments,
+                         .environment = rank_environment(plan_, job, rank, threads),
+                         .working_directory = plan_.working_directory,
+                         .inherited_fds = {},
+                         .inherit_stdin = rank == 0 && stdin_usable,
+                         .standard_output = output,
+                         .standard_error = output,
+                         .keep_ignored = {SIGHUP}};
+    if (rank == kStoreRank) options.inherited_fds = {socket.fd.get()};
+    ranks_.push_back({.process = spawn(options), .status = std::nullopt});
+    guardian_.watch(ranks_.back().process.pid());
+  }
+}
+
+Supervisor::Outcome Supervisor::watch() {
+  while (!all_gone()) {
+    wait_for_events();
+    if (signals_ != nullptr) {
+      while (const auto number = signals_->next()) handle_signal(*number);
+    }
+    reap();
+    run_timers();
+    check_groups();
+    if (all_reaped() && secondary_) blame(*secondary_);
+    if (all_reaped() && !stopping_ && !all_gone()) {
+      const auto now = Clock::now();
+      begin_stop({{now, SIGTERM}, {now + std::min(kLeftoverGrace, plan_.grace_period), SIGKILL}});
+    }
+    if (give_up_ && Clock::now() >= *give_up_) {
+      outcome_.unkillable = still_running();
+      break;
+    }
+  }
+  return outcome_;
+}
+
+void Supervisor::wait_for_events() {
+  polled_.clear();
+  if (signals_ != nullptr) polled_.push_back({signals_->fd(), POLLIN, 0});
+  const size_t first_output = polled_.size();
+  // poll() passes over negative descriptors, so the places stay fixed: per rank pidfd, stdout, stderr.
+  for (Rank& rank : ranks_) {
+    polled_.push_back({rank.status ? -1 : rank.process.pidfd(), POLLIN, 0});
+    polled_.push_back({rank.process.stdout_pipe().get(), POLLIN, 0});
+    polled_.push_back({rank.process.stderr_pipe().get(), POLLIN, 0});
+  }
+  if (::poll(polled_.data(), polled_.size(), poll_timeout_ms()) <= 0) return;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const size_t at = first_output + 3 * i;
+    if (polled_[at + 1].revents != 0) read_output(static_cast<int>(i), RankStream::kStdout);
+    if (polled_[at + 2].revents != 0) read_output(static_cast<int>(i), RankStream::kStderr);
+  }
+}
+
+int Supervisor::poll_timeout_ms() const {
+  std::optional<Clock::time_point> next = console_.next_flush();
+  const auto consider = [&next](Clock::time_point when) {
+    if (!next || when < *next) next = when;
+  };
+  if (secondary_ && !stopping_) consider(secondary_until_);
+  if (!stop_steps_.empty()) consider(stop_steps_.front().when);
+  if (give_up_) consider(*give_up_);
+  const bool orphans = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+    return rank.status && !rank.group_gone;
+  });
+  if (stopping_ && orphans) consider(Clock::now() + kGroupCheck);
+  // Without pidfd (before Linux 5.3) ends are only found by looking.
+  const bool blind = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+    return !rank.status && rank.process.pidfd() < 0;
+  });
+  if (blind) consider(Clock::now() + milliseconds(20));
+  if (!next) return -1;
+  const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+}
+
+void Supervisor::read_output(int rank, RankStream stream) {
+  ChildProcess& process = ranks_[static_cast<size_t>(rank)].process;
+  UniqueFd& pipe = stream == RankStream::kStdout ? process.stdout_pipe() : process.stderr_pipe();
+  if (!pipe) return;
+  const ssize_t got = ::read(pipe.get(), buffer_.data(), buffer_.size());
+  if (got > 0) {
+    console_.feed(rank, stream, {buffer_.data(), static_cast<size_t>(got)});
+  } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+    console_.end_of_stream(rank, stream);
+    pipe.reset();
+  }
+}
+
+void Supervisor::finish_output(int rank) {
+  ChildProcess& process = ranks_[static_cast<size_t>(rank)].process;
+  for (const RankStream stream : {RankStream::kStdout, RankStream::kStderr}) {
+    UniqueFd& pipe = stream == RankStream::kStdout ? process.stdout_pipe() : process.stderr_pipe();
+    for (int reads = 0; pipe && reads < kMaxReadsAtEnd; ++reads) {
+      pollfd item{pipe.get(), POLLIN, 0};
+      if (::poll(&item, 1, 0) <= 0) break;
+      read_output(rank, stream);
+    }
+    if (pipe) console_.end_of_stream(rank, stream);
+  }
+}
+
+bool Supervisor::reap() {
+  std::vector<int> ended;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (rank.status) continue;
+    rank.status = rank.process.poll();
+    if (rank.status) ended.push_back(static_cast<int>(i));
+  }
+  for (const int rank : ended) finish_output(rank);
+  if (!ended.empty() && !stopping_) judge_ends(ended);
+  return !ended.empty();
+}
+
+void Supervisor::judge_ends(const std::vector<int>& ended) {
+  std::optional<int> culprit;
+  for (const int rank : ended) {
+    const WaitStatus& status = *ranks_[static_cast<size_t>(rank)].status;
+    if (status.success()) continue;
+    if (lost_its_peers(status)) {
+      if (secondary_) continue;
+      secondary_ = rank;
+      secondary_until_ = Clock::now() + kCulpritWait;
+    } else if (!culprit || blame_order(status) < blame_order(*ranks_[static_cast<size_t>(*culprit)].status)) {
+      culprit = rank;
+    }
+  }
+  if (culprit) blame(*culprit);
+}
+
+void Supervisor::blame(int rank) {
+  secondary_.reset();
+  if (outcome_.failure || outcome_.stopped_by_signal) return;
+  const Rank& failed = ranks_[static_cast<size_t>(rank)];
+  outcome_.failure = RankFailure{.rank = rank, .pid = failed.process.pid(), .status = *failed.status};
+  outcome_.stopped = still_running();
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].status && ranks_[i].status->success()) outcome_.left_before.push_back(static_cast<int>(i));
+  }
+  const auto now = Clock::now();
+  begin_stop({{now, SIGTERM}, {now + plan_.grace_period, SIGKILL}});
+}
+
+void Supervisor::run_timers() {
+  const auto now = Clock::now();
+  console_.flush_silent(now);
+  if (secondary_ && !stopping_ && now >= secondary_until_) blame(*secondary_);
+  while (!stop_steps_.empty() && stop_steps_.front().when <= Clock::now()) {
+    const int number = stop_steps_.front().signal;
+    stop_steps_.pop_front();
+    if (number == SIGKILL) {
+      stop_steps_.clear();
+      give_up_ = Clock::now() + kKillWait;
+      const std::vector<int> late = still_running();
+      if (!late.empty()) console_.inform(describe_late(late, plan_.grace_period));
+    }
+    send_to_all(number);
+  }
+}
+
+void Supervisor::begin_stop(std::deque<StopStep> steps) {
+  stopping_ = true;
+  stop_steps_ = std::move(steps);
+  run_timers();
+}
+
+void Supervisor::send_to_all(int signal_number) {
+  for (Rank& rank : ranks_) {
+    if (rank.group_gone) continue;
+    rank.process.signal_group(signal_number);
+    // A stopped process acts on a signal only once it goes on.
+    if (signal_number != SIGKILL) rank.process.signal_group(SIGCONT);
+  }
+}
+
+void Supervisor::handle_signal(int number) {
+  const bool again = outcome_.stopped_by_signal.has_value();
+  const bool impatient = number == SIGINT || number == SIGQUIT;
+  if (again && impatient) {
+    stop_steps_.clear();
+    give_up_ = Clock::now() + kKillWait;
+    send_to_all(SIGKILL);
+  }
+  if (again) return;
+  stop_by_signal(number);
+}
+
+void Supervisor::stop_by_signal(int number) {
+  outcome_.stopped_by_signal = number;
+  secondary_.reset();
+  const bool already_stopping = stopping_;
+  if (!already_stopping) console_.inform(describe_stop(number, still_running(), plan_.grace_period));
+  const auto now = Clock::now();
+  const auto end = now + plan_.grace_period;
+  if (number == SIGTERM) {
+    begin_stop({{now, SIGTERM}, {end, SIGKILL}});
+  } else {
+    begin_stop({{now, number}, {now + plan_.grace_period / 2, SIGTERM}, {end, SIGKILL}});
+  }
+}
+
+void Supervisor::check_groups() {
+  for (Rank& rank : ranks_) {
+    if (!rank.status || rank.group_gone || rank.process.group_exists()) continue;
+    rank.group_gone = true;
+    guardian_.forget(rank.process.pid());
+  }
+}
+
+bool Supervisor::all_gone() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.group_gone; });
+}
+
+bool Supervisor::all_reaped() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.status.has_value(); });
+}
+
+std::vector<int> Supervisor::still_running() const {
+  std::vector<int> out;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i].status) out.push_back(static_cast<int>(i));
+  }
+  return out;
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/core/child_process.h"
+#include "accelerate/launch/console.h"
+#include "accelerate/launch/guardian.h"
+#include "accelerate/launch/launch_plan.h"
+#include "accelerate/launch/listen_socket.h"
+#include "accelerate/launch/signal_pipe.h"
+
+namespace accelerate::detail {
+
+/// Looks after the ranks of one attempt, from the first fork until none of their processes is left. One event loop
+/// waits on everything: ends of ranks (pidfd), signals, output, and the next deadline.
+class Supervisor {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Outcome {
+    std::optional<RankFailure> failure;
+    std::vector<int> left_before;        ///< ranks that had ended with 0 when the failing one failed
+    std::vector<int> stopped;            ///< ranks that were still running when the rest was stopped
+    std::optional<int> stopped_by_signal;
+    std::vector<int> unkillable;         ///< ranks that even SIGKILL did not end
+  };
+
+  Supervisor(const LaunchPlan& plan, Console& console, Guardian& guardian, SignalPipe* signals);
+
+  /// @throws LaunchError when the program can't be executed; the ranks started until then are killed.
+  void start(const std::string& job_id, const ListenSocket& socket, int restart_count, int threads);
+  Outcome watch();
+
+ private:
+  struct Rank {
+    ChildProcess process;
+    std::optional<WaitStatus> status;
+    bool group_gone = false;
+  };
+  /// One step of stopping: the signal that is sent to all that is left, and when.
+  struct StopStep {
+    Clock::time_point when;
+    int signal;
+  };
+
+  void wait_for_events();
+  int poll_timeout_ms() const;
+  void handle_signal(int number);
+  void read_output(int rank, RankStream stream);
+  void finish_output(int rank);
+  bool reap();
+  void judge_ends(const std::vector<int>& ended);
+  void blame(int rank);
+  void run_timers();
+  void begin_stop(std::deque<StopStep> steps);
+  void stop_by_signal(int number);
+  void send_to_all(int signal_number);
+  void check_groups();
+  bool all_gone() const;
+  bool all_reaped() const;
+  std::vector<int> still_running() const;
+
+  const LaunchPlan& plan_;
+  Console& console_;
+  Guardian& guardian_;
+  SignalPipe* signals_;  ///< none: signals are the caller's business
+
+  std::vector<Rank> ranks_;
+  std::vector<pollfd> polled_;
+  std::vector<char> buffer_;
+  std::deque<StopStep> stop_steps_;
+  bool stopping_ = false;
+  std::optional<Clock::time_point> give_up_;  ///< after SIGKILL
+  /// A rank that ended since it lost its peers, and until when the one that caused it may still show up.
+  std::optional<int> secondary_;
+  Clock::time_point secondary_until_;
+  Outcome outcome_;
+};
+
+}  // namespace accelerate::detail

@@ -1,0 +1,37 @@
+#include "accelerate/optim/prepared_optimizer.h"
+
+namespace accelerate::detail {
+
+void OptimizerCore::step() {
+  if (!accumulation_->sync_gradients()) return;
+  optimizer_->step();
+  backward_window_ = -1;
+}
+
+void OptimizerCore::note_backward() {
+  backward_window_ = accumulation_->window();
+  backward_micro_batch_ = accumulation_->micro_batch();
+}
+
+// Gradients of an open window that earlier micro-batches left must stay. What may go: gradients of a finished window,
+// and all of them when the user clears after the backward that ends a window (to leave a bad step out).
+void OptimizerCore::zero_grad(bool set_to_none) {
+  const bool window_is_open = backward_window_ == accumulation_->window();
+  const bool after_last_backward =
+      accumulation_->sync_gradients() && backward_micro_batch_ == accumulation_->micro_batch();
+  if (window_is_open && !after_last_backward) return;
+  backward_window_ = -1;
+  // Optimizer::zero_grad() detaches gradients and so refuses those that are views of DDP's buckets.
+  for (const auto& group : optimizer_->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      if (set_to_none) {
+        parameter.mutable_grad().reset();
+      } else {
+        parameter.grad().zero_();
+      }
+    }
+  }
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "accelerate/optim/accumulation.h"
+
+namespace accelerate {
+
+namespace detail {
+
+/// What a prepared optimizer is, whatever its type.
+class OptimizerCore {
+ public:
+  OptimizerCore(torch::optim::Optimizer& optimizer, std::shared_ptr<const Accumulation> accumulation)
+      : optimizer_(&optimizer), accumulation_(std::move(accumulation)) {}
+
+  void step();
+  void zero_grad(bool set_to_none);
+  /// Called by the Accelerator after each backward.
+  void note_backward();
+  torch::optim::Optimizer& optimizer() const { return *optimizer_; }
+  const Accumulation& accumulation() const { return *accumulation_; }
+  bool step_was_skipped() const { return false; }
+
+ private:
+  torch::optim::Optimizer* optimizer_;
+  std::shared_ptr<const Accumulation> accumulation_;
+  int64_t backward_window_ = -1;       // window of the last backward whose gradients have not been used
+  int64_t backward_micro_batch_ = -1;  // its micro-batch
+};
+
+}  // namespace detail
+
+/// A user's optimizer within an Accelerator: `step()` acts once a window of accumulated micro-batches is complete and
+/// does nothing before; `zero_grad()` never throws gradients of an open window away, so that it may stand at the start
+/// or at the end of the loop body. `optimizer->` and `optimizer.` give the same methods.
+template <class O>
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<detail::OptimizerCore> core)
+      : optimizer_(std::move(optimizer)), core_(std::move(core)) {}
+
+  PreparedOptimizer* operator->() { return this; }
+  PreparedOptimizer& operator*() { return *this; }
+
+  /// One optimizer step if this micro-batch ends its window.
+  void step() { core_->step(); }
+  /// Clears the gradients. `set_to_none` (the default, as in LibTorch) frees them instead of writing zeros.
+  void zero_grad(bool set_to_none = true) { core_->zero_grad(set_to_none); }
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() { return optimizer_->param_groups(); }
+  torch::optim::OptimizerOptions& defaults() { return optimizer_->defaults(); }
+  auto& state() { return optimizer_->state(); }
+  /// True if the last step was left out because of gradients that are not finite.
+  bool step_was_skipped() const { return core_->step_was_skipped(); }
+  /// The user's own optimizer.
+  O& unwrap() { return *optimizer_; }
+  const std::shared_ptr<detail::OptimizerCore>& core() const { return core_; }
+
+ private:
+  std::shared_ptr<O> optimizer_;
+  std::shared_ptr<detail::OptimizerCore> core_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "accelerate/optim/prepared_optimizer.h"
+
+namespace accelerate {
+
+/// A learning-rate scheduler within an Accelerator. `step()` advances it once per real optimizer step: it holds still
+/// on micro-batches that only accumulate and when the optimizer left its step out.
+template <class S>
+class PreparedScheduler {
+ public:
+  /// `steps` is how often the scheduler advances per optimizer step: 1, or the number of ranks under HF's rule.
+  PreparedScheduler(std::shared_ptr<S> scheduler, std::shared_ptr<const Accumulation> accumulation,
+                    std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers, int64_t steps)
+      : scheduler_(std::move(scheduler)),
+        accumulation_(std::move(accumulation)),
+        optimizers_(std::move(optimizers)),
+        steps_(steps) {}
+
+  PreparedScheduler* operator->() { return this; }
+  PreparedScheduler& operator*() { return *this; }
+
+  /// Arguments as the scheduler's own step() takes them (a metric for ReduceLROnPlateau, else none).
+  template <class... Args>
+  void step(Args&&... args) {
+    if (!accumulation_->sync_gradients()) return;
+    for (const auto& optimizer : optimizers_) {
+      if (optimizer->step_was_skipped()) return;
+    }
+    for (int64_t i = 0; i < steps_; ++i) scheduler_->step(args...);
+  }
+  /// The user's own scheduler.
+  S& unwrap() { return *scheduler_; }
+
+ private:
+  std::shared_ptr<S> scheduler_;
+  std::shared_ptr<const Accumulation> accumulation_;
+  std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers_;
+  int64_t steps_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,213 @@
+// The only file that sees c10d's Reducer.
+#include "accelerate/strategy/ddp.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <limits>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/strategy/model_check.h"
+
+namespace accelerate {
+namespace {
+
+constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;  // as Python's DDP
+
+// Opens two of the reducer's states to us.
+class Reducer final : public c10d::Reducer {
+ public:
+  using c10d::Reducer::Reducer;
+  /// A backward has begun to reduce and has not finished.
+  bool unfinished() const { return require_finalize_; }
+  /// Forgets an announced backward: gradients of the next one stay local.
+  void cancel() { expect_autograd_hooks_ = false; }
+};
+
+std::vector<at::Tensor> sparse_weights(const torch::nn::Module& module) {
+  std::vector<at::Tensor> out;
+  for (const auto& child : module.modules()) {
+    if (auto* embedding = child->as<torch::nn::EmbeddingImpl>(); embedding && embedding->options.sparse()) {
+      out.push_back(embedding->weight);
+    }
+    if (auto* bag = child->as<torch::nn::EmbeddingBagImpl>(); bag && bag->options.sparse()) out.push_back(bag->weight);
+  }
+  return out;
+}
+
+class DdpModel final : public ModelStrategy {
+ public:
+  DdpModel(torch::nn::Module& module, std::shared_ptr<Communicator> communicator, const DdpOptions& options)
+      : communicator_(std::move(communicator)), options_(options) {
+    detail::check_same_model(*communicator_, module);
+    for (const auto& entry : module.named_parameters()) {
+      if (entry.value().requires_grad()) parameters_.emplace_back(entry.key(), entry.value());
+    }
+    for (const auto& buffer : module.buffers()) {
+      if (buffer.defined()) buffers_.push_back(buffer);
+    }
+    std::vector<at::Tensor> states = module.parameters();
+    states.insert(states.end(), buffers_.begin(), buffers_.end());
+    broadcast(states);
+    if (!parameters_.empty()) build_reducer(sparse_weights(module));
+  }
+
+  void before_forward() override {
+    if (!will_reduce()) return;
+    guarded("before forward", [&] {
+      if (buffers_stale_) broadcast_buffers();  // the last backward went past the Accelerator
+      reducer_->prepare_for_forward();
+      reducer_->rebuild_buckets();
+    });
+  }
+
+  void after_forward(std::span<const at::Tensor> outputs) override {
+    if (!will_reduce()) return;
+    announce_backward(outputs);
+    buffers_stale_ = true;
+  }
+
+  void before_backward(const at::Tensor& loss) override {
+    if (reducer_ == nullptr) return;
+    if (!sync_) {
+      reducer_->cancel();
+    } else if (!announced_) {
+      reducer_->prepare_for_forward();
+      announce_backward({&loss, 1});
+    }
+  }
+
+  void after_backward(const at::Tensor& loss) override {
+    if (reducer_ == nullptr || !sync_) return;
+    announced_ = false;
+    if (reducer_->unfinished()) report_unused(loss);
+    guarded("broadcasting buffers", [&] { broadcast_buffers(); });
+  }
+
+  void set_gradient_sync(bool on) override { sync_ = on; }
+
+ private:
+  bool will_reduce() const { return reducer_ != nullptr && sync_ && at::GradMode::is_enabled(); }
+
+  template <class F>
+  void guarded(const char* what, const F& action) {
+    try {
+      action();
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      if (text.find("Expected to have finished reduction") != std::string::npos) {
+        throw ConfigError({.what = "parameters got no gradient in the last backward",
+                           .hint = "Call accelerator.backward(loss) instead of loss.backward() to learn their names, "
+                                   "or set find_unused_parameters in DdpOptions.",
+                           .rank = communicator_->rank()});
+      }
+      communicator_->rethrow(what);
+    }
+  }
+
+  void announce_backward(std::span<const at::Tensor> roots) {
+    guarded("preparing backward", [&] {
+      const bool search = options_.find_unused_parameters && !options_.static_graph;
+      reducer_->prepare_for_backward(search ? std::vector<at::Tensor>(roots.begin(), roots.end())
+                                            : std::vector<at::Tensor>());
+    });
+    announced_ = true;
+    if (options_.static_graph && !static_graph_recorded_) delay_first_reduction(roots);
+  }
+
+  // The first step of a static graph only records how often each gradient arrives, and reduces at the end of backward.
+  void delay_first_reduction(std::span<const at::Tensor> roots) {
+    static_graph_recorded_ = true;
+    const auto queued = std::make_shared<bool>(false);
+    for (const at::Tensor& root : roots) {
+      if (!root.requires_grad()) continue;
+      root.register_hook([queued, reducer = std::weak_ptr<Reducer>(reducer_)](const at::Tensor&) {
+        if (std::exchange(*queued, true)) return;
+        torch::autograd::Engine::get_default_engine().queue_callback([reducer] {
+          if (const auto alive = reducer.lock()) alive->delay_all_reduce();
+        });
+      });
+    }
+  }
+
+  void build_reducer(const std::vector<at::Tensor>& sparse) {
+    std::vector<at::Tensor> tensors;
+    std::vector<bool> expect_sparse;
+    std::unordered_map<size_t, std::string> names;
+    for (const auto& [name, parameter] : parameters_) {
+      names[tensors.size()] = name;
+      tensors.push_back(parameter);
+      expect_sparse.push_back(std::any_of(sparse.begin(), sparse.end(),
+                                          [&, &p = parameter](const at::Tensor& weight) { return weight.is_same(p); }));
+    }
+    const auto cap_bytes = static_cast<size_t>(options_.bucket_cap_mb * 1024 * 1024);
+    const size_t first_bytes = std::min<size_t>(c10d::kDefaultFirstBucketBytes, cap_bytes);
+    // One bucket at first where the arrival order will be learnt from the first backward, as Python's DDP does.
+    const bool one_bucket = options_.static_graph || !options_.find_unused_parameters;
+    const std::vector<size_t> limits = one_bucket ? std::vector<size_t>{std::numeric_limits<size_t>::max()}
+                                                  : std::vector<size_t>{first_bytes, cap_bytes};
+    auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(tensors, limits, expect_sparse));
+    std::reverse(buckets.begin(), buckets.end());  // gradients arrive last layer first
+    reducer_ = std::make_shared<Reducer>(std::move(tensors), std::move(buckets), communicator_->process_group(),
+                                         std::move(expect_sparse), static_cast<int64_t>(cap_bytes),
+                                         options_.find_unused_parameters, options_.gradient_as_bucket_view,
+                                         std::move(names), static_cast<int64_t>(first_bytes),
+                                         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+                                         /*bucket_bytes_cap_list=*/std::vector<int64_t>());
+    if (options_.static_graph) reducer_->set_static_graph();
+  }
+
+  void broadcast(const std::vector<at::Tensor>& tensors) {
+    if (tensors.empty()) return;
+    const at::NoGradGuard no_grad;
+    guarded("broadcasting the model", [&] {
+      std::vector<at::Tensor> detached;
+      for (const at::Tensor& tensor : tensors) detached.push_back(tensor.detach());
+      c10d::broadcast_coalesced(communicator_->process_group(), detached, kBroadcastBytes, 0);
+    });
+  }
+
+  void broadcast_buffers() {
+    buffers_stale_ = false;
+    if (options_.broadcast_buffers) broadcast(buffers_);
+  }
+
+  [[noreturn]] void report_unused(const at::Tensor& loss) {
+    const std::vector<std::string> names = detail::unreached_parameters(loss, parameters_);
+    throw ConfigError({.what = concat("the loss does not use these parameters, so that they got no gradient: ",
+                                      join(names, ", ")),
+                       .hint = "Use them, freeze them (requires_grad_(false)) before prepare(), or set "
+                               "find_unused_parameters in DdpOptions.",
+                       .rank = communicator_->rank()});
+  }
+
+  std::shared_ptr<Communicator> communicator_;
+  DdpOptions options_;
+  std::vector<std::pair<std::string, at::Tensor>> parameters_;  // the trained ones
+  std::vector<at::Tensor> buffers_;
+  std::shared_ptr<Reducer> reducer_;  // null for a model without trained parameters
+  bool sync_ = true;
+  bool announced_ = false;  // the reducer expects a backward
+  bool buffers_stale_ = false;
+  bool static_graph_recorded_ = false;
+};
+
+}  // namespace
+
+DdpStrategy::DdpStrategy(const ProcessContext& context, const DdpOptions& options)
+    : communicator_(context.communicator), options_(options) {
+  if (options.bucket_cap_mb <= 0) {
+    throw ConfigError({.what = "bucket_cap_mb", .expected = "a positive number of MiB",
+                       .got = std::to_string(options.bucket_cap_mb)});
+  }
+}
+
+std::unique_ptr<ModelStrategy> DdpStrategy::prepare_model(torch::nn::Module& module) {
+  return std::make_unique<DdpModel>(module, communicator_, options_);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "accelerate/comm/process_context.h"
+#include "accelerate/data/tensor_dict.h"
+
+namespace accelerate {
+
+/// What a strategy can do. Code outside this folder asks here instead of comparing names.
+struct StrategyCapabilities {
+  bool distributed = false;         ///< ranks work together on one model
+  bool reduces_gradients = false;   ///< backward exchanges gradients, so no_sync saves work
+  bool shards_parameters = false;   ///< a rank holds only a part of the weights
+};
+
+/// Options of data parallel training; names and defaults are those of PyTorch's DistributedDataParallel.
+struct DdpOptions {
+  /// Gradients are sent in pieces of this size. Larger: fewer messages, less overlap.
+  double bucket_cap_mb = 25;
+  /// Look for parameters that a step does not use. Without it they are an error that names them.
+  bool find_unused_parameters = false;
+  /// Gradients are views of the buckets: one copy less and less memory.
+  bool gradient_as_bucket_view = false;
+  /// The used parameters and their order never change; allows unused ones at no cost.
+  bool static_graph = false;
+  /// Buffers (batch-norm statistics) follow rank 0.
+  bool broadcast_buffers = true;
+};
+
+/// What a strategy does for one prepared model. The handle and the Accelerator call these around the user's code, on
+/// every rank alike.
+class ModelStrategy {
+ public:
+  virtual ~ModelStrategy() = default;
+  virtual void before_forward() = 0;
+  /// `outputs`: all tensors that forward returned.
+  virtual void after_forward(std::span<const at::Tensor> outputs) = 0;
+  virtual void before_backward(const at::Tensor& loss) = 0;
+  /// @throws ConfigError naming the parameters when a step left some without a gradient that the strategy needs.
+  virtual void after_backward(const at::Tensor& loss) = 0;
+  /// Off: gradients stay on this rank until a backward with it on.
+  virtual void set_gradient_sync(bool on) = 0;
+};
+
+/// Everything that differs between ways of training on several devices.
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+  virtual std::string_view name() const = 0;
+  virtual StrategyCapabilities capabilities() const = 0;
+  /// Collective. Takes over a model that is on its device. The module stays the user's; it outlives the result.
+  /// @throws ConfigError when the ranks' models differ, naming the first parameter that does.
+  virtual std::unique_ptr<ModelStrategy> prepare_model(torch::nn::Module& module) = 0;
+  /// Collective where parameters are sharded. Scales the gradients of `parameters` so that their total norm is at most
+  /// `max_norm` and returns the norm before (a 0-d tensor).
+  virtual at::Tensor clip_grad_norm(std::span<const at::Tensor> parameters, double max_norm, double norm_type) = 0;
+  /// Collective where parameters are sharded. All weights and buffers under the module's own names, complete on the
+  /// main process.
+  virtual TensorDict full_state_dict(torch::nn::Module& module) = 0;
+};
+
+/// What make_strategy() chooses from.
+struct StrategyOptions {
+  /// "auto" (ddp with several ranks, else single), "single" or "ddp".
+  std::string name = "auto";
+  DdpOptions ddp;
+};
+
+/// @throws ConfigError for a name that is not known, or that the job's world size excludes.
+std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, const ProcessContext& context);
+
+}  // namespace accelerate
