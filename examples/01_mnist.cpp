@@ -80,7 +80,8 @@ accelerate::TensorDict load_mnist(const std::string& path) {
                                  .expected = "rows of 785 comma-separated numbers",
                                  .got = accelerate::concat(values.size(), " numbers")});
   }
-  const auto rows = torch::from_blob(values.data(), {-1, kPixels + 1});
+  const auto count = static_cast<int64_t>(values.size()) / (kPixels + 1);
+  const auto rows = torch::from_blob(values.data(), {count, kPixels + 1});
   return {{"data", rows.narrow(1, 0, kPixels).reshape({-1, 1, 28, 28}).div(255).sub(0.1307).div(0.3081)},
           {"target", rows.select(1, kPixels).to(torch::kLong)}};
 }
@@ -224,11 +225,8 @@ int main(int argc, char** argv) {
   try {
     train(options);
     return 0;
-  } catch (const accelerate::Error& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return error.exit_code();
   } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return 1;
+    std::cerr << "error: " << accelerate::error_message(error) << std::endl;
+    return accelerate::exit_code(error);
   }
 }

@@ -73,6 +73,12 @@ class CheckpointError : public Error {
   explicit CheckpointError(ErrorText text) : Error(std::move(text), ExitCode::kCheckpointError) {}
 };
 
+/// What an exception says, without the stack trace that torch's errors carry. For main().
+std::string error_message(const std::exception& error);
+
+/// What main() should return for an exception: its own code for an Error, 1 for any other.
+int exit_code(const std::exception& error);
+
 /// "No space left on device (28)".
 std::string errno_text(int error_number);
 

@@ -22,8 +22,10 @@ endfunction()
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(ACCELERATE_CCACHE ccache)
   if(ACCELERATE_CCACHE)
-    # Precompiled headers need these to be cached; see ccache's manual, "Precompiled headers".
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-        CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${ACCELERATE_CCACHE})
+    # Precompiled headers need the sloppiness to be cached; see ccache's manual, "Precompiled headers". With the other
+    # two, another checkout of the same text (a clone, a worktree) finds what this one compiled.
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+        CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true ${ACCELERATE_CCACHE})
   endif()
 endif()
