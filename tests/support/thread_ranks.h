@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/comm/communicator.h"
+
+namespace accelerate::test {
+
+/// Options for an Accelerator that is rank `rank` of `size` threads, which share `store`. Independent of the machine's
+/// environment and configuration files.
+inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int size, const std::string& job_id,
+                                              AcceleratorOptions options = {}) {
+  options.environment = EnvVars();
+  options.topology = Topology{.launcher = "threads",
+                              .rank = rank,
+                              .world_size = size,
+                              .local_rank = rank,
+                              .local_world_size = size,
+                              .job_id = job_id};
+  options.timeout = std::chrono::seconds(60);
+  options.logger = std::make_shared<Logger>(rank, LogLevel::kWarning);
+  options.communicator = make_communicator(Store(store.c10d_store()), rank, size, /*loopback=*/true,
+                                           {.backend = "gloo", .timeout = options.timeout}, *options.logger);
+  return options;
+}
+
+/// Runs `body(rank, store, job_id)` on `size` threads and waits for all. Throws the first error that is no CommError,
+/// since a rank that fails makes the others lose it; throws too if not every rank ran to its end.
+inline void run_threads(int size, const std::function<void(int, const Store&, const std::string&)>& body) {
+  static std::atomic<int> jobs = 0;
+  const std::string job_id = "test-" + std::to_string(::getpid()) + "-" + std::to_string(jobs++);
+  const Store store = make_in_memory_store();
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
+  std::atomic<int> finished = 0;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank, store, job_id);
+        ++finished;
+      } catch (...) {
+        errors[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::exception_ptr secondary;
+  for (const std::exception_ptr& error : errors) {
+    if (!error) continue;
+    try {
+      std::rethrow_exception(error);
+    } catch (const CommError&) {
+      if (!secondary) secondary = error;
+    }
+  }
+  if (secondary) std::rethrow_exception(secondary);
+  if (finished != size) throw std::runtime_error("only " + std::to_string(finished) + " ranks ran");
+}
+
+/// Runs `body(accelerator)` with one Accelerator a thread.
+inline void run_ranks(int size, const std::function<void(Accelerator&)>& body, const AcceleratorOptions& options = {}) {
+  run_threads(size, [&](int rank, const Store& store, const std::string& job_id) {
+    Accelerator accelerator(thread_rank_options(store, rank, size, job_id, options));
+    body(accelerator);
+  });
+}
+
+}  // namespace accelerate::test
