@@ -98,7 +98,9 @@ TEST_CASE("devices that are not there are refused", "[launcher]") {
   CHECK_THAT(multi.err(), ContainsSubstring("no CUDA device found") && ContainsSubstring("--cpu"));
   AccelRun ids({"launch", "--gpu_ids", "0,1", "--num_processes", "2", bin("rank_script")}, no_devices);
   CHECK(ids.finish() == 2);
-  CHECK_THAT(ids.err(), ContainsSubstring("gpu_ids"));
+  CHECK_THAT(ids.err(),
+             ContainsSubstring("gpu_ids") && ContainsSubstring("0,1") && ContainsSubstring("use --cpu"));
+  CHECK(lines_of(ids.err()).size() == 1);
   CHECK(multi.out().empty());
   CHECK(ids.out().empty());
 }
