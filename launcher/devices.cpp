@@ -13,7 +13,12 @@ namespace {
 std::vector<std::string> visible_devices(const Config& config, const EnvVars& variables) {
   std::vector<std::string> out;
   if (const auto listed = variables.get(variables::kCudaVisibleDevices)) {
-    for (const std::string& part : split(*listed, ',')) out.push_back(trim(part));
+    for (const std::string& part : split(*listed, ',')) {
+      const std::string id = trim(part);
+      // CUDA stops reading the list at an entry that is no device; "-1" is the usual way of saying "none".
+      if (const auto number = parse_int(id); number && *number < 0) break;
+      out.push_back(id);
+    }
   } else {
     for (int device = 0; device < config.machine.cuda_devices; ++device)
       out.push_back(std::to_string(device));
@@ -26,11 +31,20 @@ std::string where_visible(const EnvVars& variables) {
   return listed ? concat(variables::kCudaVisibleDevices, "=", *listed) : std::string("this machine");
 }
 
+// True if somebody said that the job stays on the CPU; false if that was only concluded from the lack of
+// devices.
+bool cpu_was_chosen(const Config& config) {
+  const auto chosen = [&config](std::string_view key) {
+    return config.origin_of(key).origin > Origin::kDetected;
+  };
+  return (config.use_cpu && chosen("use_cpu")) ||
+         (config.distributed_type == DistributedType::kMultiCpu && chosen("distributed_type"));
+}
+
 }  // namespace
 
 std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars& variables) {
-  if (!config.gpu_ids || config.use_cpu || config.distributed_type == DistributedType::kMultiCpu)
-    return std::nullopt;
+  if (!config.gpu_ids || cpu_was_chosen(config)) return std::nullopt;
   const std::vector<std::string> visible = visible_devices(config, variables);
   std::vector<std::string> missing;
   for (const std::string& id : *config.gpu_ids) {

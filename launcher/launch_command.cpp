@@ -33,7 +33,8 @@ bool is_for_launcher(std::string_view key) {
   return kKeys.count(key) > 0;
 }
 
-Config read_config(const LaunchFlagSet& given, const EnvVars& variables) {
+// `problems` gets the warnings.
+Config read_config(const LaunchFlagSet& given, const EnvVars& variables, std::vector<Problem>& problems) {
   ConfigSources sources{.file = std::nullopt, .environment = variables, .command_line = given.overrides()};
   if (!given.flags().config_file.empty()) {
     sources.file = given.flags().config_file;
@@ -41,11 +42,8 @@ Config read_config(const LaunchFlagSet& given, const EnvVars& variables) {
     sources.file = *found;
   }
   Config config = load_config(sources);
-  const std::vector<Problem> problems = validate(config, ValidateFor::kLaunch);
+  problems = validate(config, ValidateFor::kLaunch);
   throw_if_errors(problems);
-  for (const Problem& problem : problems) {
-    if (!given.flags().quiet) std::cerr << "accel: warning: " << describe(problem) << "\n";
-  }
   return config;
 }
 
@@ -135,11 +133,15 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
   if (program.empty() && !given.flags().dry_run) {
     throw ConfigError({.what = "no program given", .hint = concat("Usage: ", kUsage)});
   }
-  const Config config = read_config(given, variables);
+  std::vector<Problem> warnings;
+  const Config config = read_config(given, variables, warnings);
   LaunchPlan plan = make_plan(given, config, variables);
   if (!program.empty()) {
     plan.program = find_program(program.front(), variables);
     plan.arguments.assign(program.begin() + 1, program.end());
+  }
+  for (const Problem& problem : warnings) {
+    if (!given.flags().quiet) std::cerr << "accel: warning: " << describe(problem) << "\n";
   }
   if (given.flags().dry_run) {
     print_plan(plan, config);

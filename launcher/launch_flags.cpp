@@ -52,7 +52,7 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       .add_option("--num_cpu_threads_per_process", flags_.threads_per_process,
                   "OMP_NUM_THREADS of each process [cores / processes]")
       ->check(CLI::PositiveNumber)
-      ->type_name("N")
+      ->type_name("")
       ->group(kProgram);
   command.add_option("--env", flags_.env, "Set a variable in every process; may be repeated")
       ->type_name("KEY=VALUE")
@@ -62,7 +62,7 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       ->group(kProgram);
   command.add_option("--max_restarts", flags_.max_restarts, "Start all processes afresh after a failure [0]")
       ->check(CLI::NonNegativeNumber)
-      ->type_name("N")
+      ->type_name("")
       ->group(kProgram);
   command
       .add_option("--grace_period", flags_.grace_period_s,
@@ -72,8 +72,11 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       ->group(kProgram);
   command.add_flag("--dry_run", flags_.dry_run, "Print what would be started, with the origin of each value")
       ->group(kProgram);
-  command.add_flag("--no_python", no_python_, "For scripts written for HF Accelerate; has no effect")
-      ->group(kNoEffect);
+  // For scripts written for HF Accelerate: its launcher's own affairs, which ours does not have.
+  command.add_flag("--no_python", no_python_)->group(kNoEffect);
+  for (const char* name : {"--role", "--rdzv_conf", "--monitor_interval"}) {
+    command.add_option(name, ignored_)->group(kNoEffect);
+  }
 
   command.add_option("--log_dir", flags_.log_dir, "Write each process's output to rank_N.log there")
       ->type_name("FOLDER")

@@ -55,6 +55,7 @@ class LaunchFlagSet {
   bool multi_gpu_ = false;
   bool tpu_ = false;
   bool no_python_ = false;
+  std::string ignored_;
   std::deque<Key> keys_;  ///< CLI11 keeps references to the texts, so they must not move
 };
 

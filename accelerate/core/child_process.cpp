@@ -41,6 +41,7 @@ struct ChildPlan {
   int stdin_fd;  // -1: inherited
   int stdout_fd;
   int stderr_fd;
+  bool merge_output;
   int error_fd;
   const int* inherited_fds;
   size_t inherited_count;
@@ -100,6 +101,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   if (plan.stdout_fd >= 0 && ::dup2(plan.stdout_fd, STDOUT_FILENO) < 0)
     fail_in_child(plan, SpawnStage::kRedirect);
   if (plan.stderr_fd >= 0 && ::dup2(plan.stderr_fd, STDERR_FILENO) < 0)
+    fail_in_child(plan, SpawnStage::kRedirect);
+  if (plan.merge_output && ::dup2(STDOUT_FILENO, STDERR_FILENO) < 0)
     fail_in_child(plan, SpawnStage::kRedirect);
   for (size_t i = 0; i < plan.inherited_count; ++i) {
     if (::fcntl(plan.inherited_fds[i], F_SETFD, 0) != 0) fail_in_child(plan, SpawnStage::kRedirect);
@@ -328,6 +331,7 @@ ChildProcess spawn(const SpawnOptions& options) {
       .stdin_fd = null_input.get(),
       .stdout_fd = stdout_write.get(),
       .stderr_fd = stderr_write.get(),
+      .merge_output = options.standard_error == ChildOutput::kMerge,
       .error_fd = error_write.get(),
       .inherited_fds = options.inherited_fds.data(),
       .inherited_count = options.inherited_fds.size(),

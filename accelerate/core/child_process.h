@@ -31,6 +31,7 @@ struct WaitStatus {
 enum class ChildOutput {
   kInherit,  ///< where ours goes
   kPipe,     ///< to us, through ChildProcess::stdout_pipe() and stderr_pipe()
+  kMerge,    ///< standard error only: where the child's standard output goes, so that their order is kept
 };
 
 struct SpawnOptions {

@@ -1,5 +1,9 @@
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+
+#include <limits>
 
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -12,16 +16,23 @@ namespace {
 
 constexpr std::string_view kName = "accel";
 
-// The descriptor that the launcher left us, if it is one. Programs that a rank starts inherit the variable as
-// well, and there the number may be closed or mean something else.
-std::optional<int> read_listen_fd(const EnvVars& variables) {
-  const auto fd = variables.get_int(variables::kListenFd);
-  if (!fd || *fd < 0 || *fd > 1'000'000) return std::nullopt;
-  const int number = static_cast<int>(*fd);
+bool listens_on(int fd, int port) {
   int listening = 0;
   socklen_t bytes = sizeof listening;
-  if (::getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || listening == 0)
-    return std::nullopt;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || listening == 0) return false;
+  sockaddr_in address{};
+  bytes = sizeof address;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return false;
+  return address.sin_family == AF_INET && ntohs(address.sin_port) == port;
+}
+
+// The descriptor that the launcher left us, if it is one. Programs that a rank starts inherit the variable as
+// well, and there the number may be closed or mean something else.
+std::optional<int> read_listen_fd(const EnvVars& variables, int port) {
+  const auto fd = variables.get_int(variables::kListenFd);
+  if (!fd || *fd < 0 || *fd > std::numeric_limits<int>::max()) return std::nullopt;
+  const int number = static_cast<int>(*fd);
+  if (!listens_on(number, port)) return std::nullopt;
   // From here on it is ours alone: programs that this rank starts must not hold the port.
   ::fcntl(number, F_SETFD, FD_CLOEXEC);
   return number;
@@ -50,7 +61,7 @@ class AccelEnvironment final : public Environment {
     out.master_addr = variables.get(variables::kMasterAddr).value_or("127.0.0.1");
     out.master_port = required_int(variables, variables::kMasterPort, kName);
     out.restart_count = int_or(variables, variables::kTorchElasticRestartCount, 0);
-    out.listen_fd = read_listen_fd(variables);
+    out.listen_fd = read_listen_fd(variables, out.master_port);
     const auto job_id = variables.get(variables::kJobId);
     if (!job_id) {
       throw ConfigError(

@@ -80,6 +80,7 @@ Console::Console(const OutputOptions& options, int num_processes)
     : options_(options),
       captures_(num_processes > 1 || !options.log_directory.empty()),
       prints_(options.log_directory.empty() || options.tee),
+      merges_(!prints_ || same_file(STDOUT_FILENO, STDERR_FILENO)),
       stdout_(STDOUT_FILENO),
       ranks_(static_cast<size_t>(num_processes)) {
   if (!same_file(STDOUT_FILENO, STDERR_FILENO)) stderr_ = std::make_unique<Destination>(STDERR_FILENO);
@@ -195,7 +196,7 @@ void Console::print_piece(int rank_number, RankStream which, std::string_view te
 }
 
 void Console::remember(Rank& rank, RankStream which, std::string_view text, char end) {
-  if (which != RankStream::kStderr) return;
+  if (which != (merges_ ? RankStream::kStdout : RankStream::kStderr)) return;
   std::string& line = rank.streams[static_cast<int>(which)].line;
   if (line.size() < kMaxTailLineBytes) line += text.substr(0, kMaxTailLineBytes - line.size());
   if (end == 0) return;

@@ -54,6 +54,10 @@ class Console {
   /// True if the ranks' output has to come to us; otherwise they write to our own descriptors.
   bool captures() const { return captures_; }
 
+  /// True if a rank's standard output and error end up in the same place, so that one pipe keeps their order.
+  /// That pipe is fed as kStdout.
+  bool merges() const { return captures_ && merges_; }
+
   /// Output of a rank as it was read.
   void feed(int rank, RankStream stream, std::string_view bytes);
   /// Prints the unfinished last line of a rank that has ended.
@@ -103,6 +107,7 @@ class Console {
   OutputOptions options_;
   bool captures_;
   bool prints_;
+  bool merges_;
   bool log_failed_ = false;
   Destination stdout_;
   std::unique_ptr<Destination> stderr_;  ///< none where both are the same file or terminal

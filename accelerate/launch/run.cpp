@@ -138,7 +138,8 @@ LaunchResult run(const LaunchPlan& plan) {
     if (restarts == plan.max_restarts) socket.fd.reset();
     Supervisor::Outcome outcome = supervisor.watch();
     report_end(outcome, console);
-    const bool again = outcome.failure && !outcome.stopped_by_signal && restarts < plan.max_restarts;
+    const bool again =
+        outcome.failure && !outcome.stopped_by_signal && !outcome.interrupted && restarts < plan.max_restarts;
     if (!again) return to_result(outcome, restarts);
     shared_memory.sweep();
     console.say(detail::describe_restart(restarts + 1, plan.max_restarts, delay));

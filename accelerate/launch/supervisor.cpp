@@ -64,7 +64,7 @@ void Supervisor::start(const std::string& job_id, const ListenSocket& socket, in
                          .inherited_fds = {},
                          .inherit_stdin = rank == 0 && stdin_usable,
                          .standard_output = output,
-                         .standard_error = output,
+                         .standard_error = console_.merges() ? ChildOutput::kMerge : output,
                          .keep_ignored = {SIGHUP}};
     if (rank == kStoreRank) options.inherited_fds = {socket.fd.get()};
     ranks_.push_back({.process = spawn(options), .status = std::nullopt});
@@ -233,15 +233,14 @@ void Supervisor::send_to_all(int signal_number) {
 }
 
 void Supervisor::handle_signal(int number) {
-  const bool again = outcome_.stopped_by_signal.has_value();
-  const bool impatient = number == SIGINT || number == SIGQUIT;
-  if (again && impatient) {
-    stop_steps_.clear();
-    give_up_ = Clock::now() + kKillWait;
-    send_to_all(SIGKILL);
-  }
-  if (again) return;
-  stop_by_signal(number);
+  // A job that has failed is being stopped already and keeps its own exit code.
+  const bool again = outcome_.stopped_by_signal.has_value() || outcome_.failure.has_value();
+  if (!again) return stop_by_signal(number);
+  outcome_.interrupted = true;
+  if (number != SIGINT && number != SIGQUIT) return;
+  stop_steps_.clear();
+  give_up_ = Clock::now() + kKillWait;
+  send_to_all(SIGKILL);
 }
 
 void Supervisor::stop_by_signal(int number) {

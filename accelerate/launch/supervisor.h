@@ -28,6 +28,7 @@ class Supervisor {
     std::vector<int> left_before;  ///< ranks that had ended with 0 when the failing one failed
     std::vector<int> stopped;      ///< ranks that were still running when the rest was stopped
     std::optional<int> stopped_by_signal;
+    bool interrupted = false;     ///< a signal came after the failure, while the rest was being stopped
     std::vector<int> unkillable;  ///< ranks that even SIGKILL did not end
   };
 

@@ -154,11 +154,17 @@ TEST_CASE("an inherited descriptor is used only if it listens", "[environment]")
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   REQUIRE(::bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   const UniqueFd file(::open("/dev/null", O_RDONLY));
-  const auto read_fd = [](int fd) {
-    return detect_topology(with(kAccel, {{"ACCELERATE_LISTEN_FD", std::to_string(fd)}})).listen_fd;
+  socklen_t bytes = sizeof address;
+  ::getsockname(listening.get(), reinterpret_cast<sockaddr*>(&address), &bytes);
+  const auto read_fd = [&address](int fd, int port_offset = 0) {
+    const std::string port = std::to_string(ntohs(address.sin_port) + port_offset);
+    return detect_topology(
+               with(kAccel, {{"ACCELERATE_LISTEN_FD", std::to_string(fd)}, {"MASTER_PORT", port}}))
+        .listen_fd;
   };
   CHECK_FALSE(read_fd(listening.get()).has_value());  // bound, not listening
   REQUIRE(::listen(listening.get(), 1) == 0);
+  CHECK_FALSE(read_fd(listening.get(), -1).has_value());  // somebody else's
   CHECK(read_fd(listening.get()) == listening.get());
   CHECK((::fcntl(listening.get(), F_GETFD) & FD_CLOEXEC) != 0);
   CHECK_FALSE(read_fd(file.get()).has_value());

@@ -75,6 +75,22 @@ TEST_CASE("a second Ctrl-C kills at once", "[launch]") {
   check_clean(run, before);
 }
 
+TEST_CASE("a signal after a failure does not hide it", "[launch]") {
+  for (const int number : {SIGINT, SIGTERM}) {
+    TempDir dir;
+    AccelRun run(launch_words(
+        2,
+        {"@0", "announce", "15", "@0", "touch", dir / "a", "await", dir / "a.0", "@1", "exit", "9", "sleep"},
+        {"--grace_period", number == SIGINT ? "3600" : "0.5", "--max_restarts", "3"}));
+    REQUIRE(run.wait_for("signal 15"));  // the rest is being stopped
+    run.signal(number);
+    CHECK(run.finish() == 9);
+    CHECK_THAT(run.err(), ContainsSubstring("exited with code 9"));
+    CHECK(AccelRun::count_in(run.err(), "restart") == 0);
+    CHECK(run.nothing_left());
+  }
+}
+
 TEST_CASE("a stopped rank is stopped for good", "[launch]") {
   AccelRun run(launch_words(2, {"env", "RANK", "@1", "kill", "19", "sleep"}));
   REQUIRE(run.wait_for("RANK=", 2));

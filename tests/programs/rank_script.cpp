@@ -5,6 +5,7 @@
 //   env NAME       line NAME=value                  args N       the rest, N words, as one line
 //   exit CODE      at once                          throw TEXT   uncaught std::runtime_error
 //   kill SIGNAL    itself, by number                ignore SIGNAL
+//   announce SIGNAL  prints "signal N" when it comes, and goes on
 //   touch FILE     makes a file FILE.RANK           await FILE   until FILE exists
 //   sleep          for ever                         stdin        copies standard input
 //   shm            leaves a shared-memory segment of the job behind
@@ -81,6 +82,20 @@ void print_topology() {
   for (;;) ::pause();
 }
 
+void announce(int number) {
+  const char text[] = {'s',
+                       'i',
+                       'g',
+                       'n',
+                       'a',
+                       'l',
+                       ' ',
+                       static_cast<char>('0' + number / 10),
+                       static_cast<char>('0' + number % 10),
+                       '\n'};
+  [[maybe_unused]] const ssize_t written = ::write(1, text, sizeof text);
+}
+
 void start_child() {
   if (::fork() != 0) return;
   ::signal(SIGTERM, SIG_IGN);
@@ -109,6 +124,7 @@ void run_command(const std::string& command, const std::string& argument, const 
   if (command == "throw") throw std::runtime_error(argument);
   if (command == "kill") ::kill(::getpid(), std::atoi(argument.c_str()));
   if (command == "ignore") ::signal(std::atoi(argument.c_str()), SIG_IGN);
+  if (command == "announce") ::signal(std::atoi(argument.c_str()), announce);
   if (command == "touch") make_file(argument + "." + variable("RANK"));
   if (command == "await") await(argument);
   if (command == "sleep") sleep_for_ever();

@@ -1,0 +1,236 @@
+// Counts that do not fit, features that are not there, machines that lack what was asked for.
+#include "config_test_support.h"
+#include "test_support.h"
+
+using namespace accelerate;
+using namespace accelerate::test;
+
+namespace {
+
+struct Checked {
+  std::vector<Problem> problems;
+  std::string text;
+
+  bool has(Severity severity, const std::string& part) const {
+    for (const Problem& problem : problems) {
+      if (problem.severity == severity && describe(problem).find(part) != std::string::npos) return true;
+    }
+    return false;
+  }
+  bool error(const std::string& part) const { return has(Severity::kError, part); }
+  bool warning(const std::string& part) const { return has(Severity::kWarning, part); }
+};
+
+Checked checked(const std::string& text, MachineFacts machine = cpu_box(),
+                ValidateFor purpose = ValidateFor::kLaunch) {
+  const InspectedConfig found = inspect_text(text, "c.yaml", machine);
+  Checked out;
+  for (const Problem& problem : found.problems) {
+    if (problem.severity == Severity::kError) out.problems.push_back(problem);
+  }
+  for (const Problem& problem : validate(found.config, purpose)) out.problems.push_back(problem);
+  out.text = joined(out.problems);
+  return out;
+}
+
+const std::string kGpu = "distributed_type: MULTI_GPU\n";
+const std::string kCpu = "distributed_type: MULTI_CPU\n";
+const std::string kNo = "distributed_type: NO\n";
+
+}  // namespace
+
+TEST_CASE("what works today has no errors") {
+  for (const auto& [text, machine] : std::vector<std::pair<std::string, MachineFacts>>{
+           {kNo, cpu_box()},
+           {kNo + "num_processes: 1\ndebug: true\nmain_process_port: 0\n", cpu_box()},
+           {kNo + "gpu_ids: '0'\n", gpu_box(1)},
+           {kCpu + "num_processes: 2\n", cpu_box()},
+           {kCpu + "num_processes: 4\nmain_process_ip: 127.0.0.1\nmain_process_port: 29500\nrdzv_backend: "
+                   "static\n",
+            cpu_box()},
+           {kCpu + "num_processes: 2\ngradient_accumulation_steps: 8\nnum_machines: 1\nmachine_rank: 0\n",
+            cpu_box()},
+           {kGpu + "num_processes: 2\n", gpu_box(2)},
+           {kGpu + "num_processes: 2\ngpu_ids: 1,3\n", gpu_box(4)}}) {
+    const Checked found = checked(text, machine);
+    INFO(text << found.text);
+    CHECK_FALSE(has_errors(found.problems));
+  }
+  const Checked plain = checked(kCpu + "num_processes: 2\n");
+  INFO(plain.text);
+  CHECK(plain.problems.empty());
+}
+
+TEST_CASE("counts that do not fit are refused with both numbers") {
+  const auto refused = [](const std::string& text, const std::string& said,
+                          MachineFacts machine = cpu_box()) {
+    const Checked found = checked(text, machine);
+    INFO(text << found.text);
+    CHECK(found.error(said));
+  };
+  refused(kCpu + "num_processes: 0\n", "num_processes: expected an integer, 1 or more, got '0'");
+  refused(kCpu + "num_processes: -1\n", "num_processes: expected an integer, 1 or more, got '-1'");
+  refused(kCpu, "num_processes: is needed with distributed_type MULTI_CPU");
+  refused(kCpu + "num_processes: 3\nnum_machines: 2\n",
+          "3 processes can't be shared out evenly over num_machines 2");
+  refused(kCpu + "num_processes: 1\nnum_machines: 2\n", "1 process for num_machines 2");
+  refused(kCpu + "num_processes: 1000\n", "1000 processes on a machine with 4 cores");
+  refused(kCpu + "num_processes: 4\nnum_machines: 2\n", "main_process_ip: is not given with num_machines 2");
+  refused(kCpu + "num_processes: 4\nnum_machines: 2\nmachine_rank: 5\nmain_process_ip: 10.0.0.1\n",
+          "machine_rank: is 5 with num_machines 2");
+  refused(kCpu + "num_processes: 4\nnum_machines: 2\nmain_process_ip: 10.0.0.1\nmain_process_port: 0\n",
+          "main_process_port: is 0 (any free one) with num_machines 2");
+  refused(kGpu + "num_processes: 4\ngpu_ids: 0,1\n", "names 2 devices (0,1) for 4 processes", gpu_box(8));
+  refused(kGpu + "num_processes: 4\n", "4 processes on this machine, but it has 2 CUDA devices", gpu_box(2));
+  refused(kGpu + "num_processes: 2\ngpu_ids: 0,7\n", "device 7 does not exist: this machine has 2",
+          gpu_box(2));
+  refused(kGpu + "num_processes: 2\n", "no CUDA device found; use --cpu");
+  refused(kNo + "gpu_ids: 0,1\n", "gpu_ids: 0,1, but no CUDA device found; use --cpu");
+  refused(kGpu + "num_processes: 2\nuse_cpu: true\n", "use_cpu: is true with distributed_type MULTI_GPU",
+          gpu_box(2));
+}
+
+TEST_CASE("counts that are odd are warned about") {
+  const auto warned = [](const std::string& text, const std::string& said, MachineFacts machine = cpu_box()) {
+    const Checked found = checked(text, machine);
+    INFO(text << found.text);
+    CHECK(found.warning(said));
+    CHECK_FALSE(has_errors(found.problems));
+  };
+  warned(kNo + "num_processes: 2\n", "is 2, but distributed_type is NO: running 1 process");
+  warned(kGpu + "num_processes: 1\n", "num_processes: is 1 with distributed_type MULTI_GPU", gpu_box(1));
+  warned(kCpu + "num_processes: 8\n", "8 processes on a machine with 4 cores");
+  warned(kCpu + "num_processes: 2\nmain_process_port: 80\n", "80 is a privileged port");
+  warned(kNo + "main_process_port: 29500\n", "no effect with distributed_type NO");
+  warned(kCpu + "num_processes: 2\ngpu_ids: 0\n", "gpu_ids: 0 is ignored on the CPU");
+}
+
+TEST_CASE("addresses") {
+  const auto taken = [](const std::string& ip) {
+    return !checked(concat(kCpu, "num_processes: 2\nmain_process_ip: ", ip, "\n")).error("main_process_ip");
+  };
+  for (const char* good : {"10.0.0.1", "'::1'", "node1", "gpu-3.cluster.local", "localhost", "trainer_0"}) {
+    INFO(good);
+    CHECK(taken(good));
+  }
+  for (const char* bad : {"'1234'", "0", "10.0.0.256", "'a b'", "http://x", "'-x'", "10.0.0"}) {
+    INFO(bad);
+    CHECK_FALSE(taken(bad));
+  }
+}
+
+TEST_CASE("what is not there yet is refused by name, when asked for") {
+  const auto refused = [](const std::string& text, const std::string& said) {
+    const Checked found = checked(text);
+    INFO(text << found.text);
+    CHECK(found.error("not supported yet: " + said));
+    bool unsupported = false;
+    for (const Problem& problem : found.problems) {
+      unsupported = unsupported || problem.kind == ProblemKind::kUnsupported;
+    }
+    CHECK(unsupported);
+  };
+  refused(kNo + "mixed_precision: bf16\n", "mixed_precision bf16");
+  refused(kNo + "mixed_precision: fp16\n", "mixed_precision fp16");
+  refused(kNo + "mixed_precision: fp8\n", "mixed_precision fp8");
+  refused("distributed_type: FSDP\nnum_processes: 2\n", "distributed_type FSDP");
+  refused("distributed_type: DEEPSPEED\nnum_processes: 2\n", "distributed_type DEEPSPEED");
+  refused("distributed_type: MEGATRON_LM\nnum_processes: 2\n", "distributed_type MEGATRON_LM");
+  refused("distributed_type: XLA\nnum_processes: 2\n", "distributed_type XLA");
+  refused("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: NO\n",
+          "compute_environment AMAZON_SAGEMAKER");
+  refused(kCpu + "num_processes: 4\nnum_machines: 2\nmain_process_ip: 10.0.0.1\n", "num_machines 2");
+  refused(kCpu + "num_processes: 2\nenable_cpu_affinity: true\n", "enable_cpu_affinity true");
+  refused(kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /h\n",
+          "mpirun_config.mpirun_hostfile /h");
+  refused(kCpu + "num_processes: 2\nparallelism_config:\n  parallelism_config_tp_size: 2\n",
+          "parallelism_config (tp_size 2)");
+  // Not asked for.
+  for (const char* text :
+       {"enable_cpu_affinity: false\n", "rdzv_backend: c10d\n", "parallelism_config:\n  tp_size: 1\n",
+        "fsdp_config: {}\n", "mixed_precision: 'no'\n", "tpu_use_cluster: false\n", "same_network: true\n"}) {
+    const Checked found = checked(kCpu + "num_processes: 2\n" + text);
+    INFO(found.text);
+    CHECK(found.problems.empty());
+  }
+}
+
+TEST_CASE("blocks that have no part are warned about, and their files are not opened") {
+  const auto warned = [](const std::string& text, const std::string& said) {
+    const Checked found = checked(text, gpu_box(2));
+    INFO(text << found.text);
+    CHECK(found.warning(said));
+    CHECK_FALSE(has_errors(found.problems));
+  };
+  warned(kGpu + "num_processes: 2\ndeepspeed_config:\n  deepspeed_config_file: path/to/be/ignored\n",
+         "deepspeed_config: ignored under MULTI_GPU");
+  warned(kNo + "fsdp_config:\n  fsdp_version: 2\n", "fsdp_config: ignored under NO");
+  warned(kNo + "fp8_config:\n  backend: TE\n", "fp8_config: ignored under mixed_precision no");
+  warned(kNo + "megatron_lm_config:\n  megatron_lm_tp_degree: 2\n", "megatron_lm_config: ignored under NO");
+  warned(kNo + "dynamo_config:\n  dynamo_backend: INDUCTOR\n",
+         "inductor is ignored: C++ has no torch.compile");
+  // Variables of another job's launcher are nobody's mistake.
+  const EnvVars environment = variables({{"FSDP_VERSION", "2"}});
+  CHECK(validate(load_config({.file = std::nullopt, .environment = environment, .machine = cpu_box()}))
+            .empty());
+}
+
+TEST_CASE("contradictions within a block") {
+  const Checked fsdp = checked(
+      "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_version: 2\n  fsdp_use_orig_params: "
+      "true\n"
+      "  fsdp_forward_prefetch: false\n  fsdp_reshard_after_forward: true\n");
+  INFO(fsdp.text);
+  CHECK(fsdp.warning("fsdp_use_orig_params: has no effect with fsdp_version 2"));
+  CHECK_FALSE(fsdp.warning("fsdp_forward_prefetch"));
+  CHECK_FALSE(fsdp.warning("fsdp_reshard_after_forward"));
+  const Checked zero = checked(
+      "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n  zero_stage: 2\n"
+      "  offload_param_device: cpu\n  deepspeed_config_file: /no/such.json\n");
+  INFO(zero.text);
+  CHECK(zero.warning("offload_param_device: has no effect with zero_stage 2"));
+  CHECK(zero.error("file /no/such.json does not exist"));
+}
+
+TEST_CASE("a file by itself may lack what a command line adds, but not contradict itself") {
+  const std::string text = kCpu + "num_processes: 4\nnum_machines: 2\n";
+  CHECK(checked(text, cpu_box(), ValidateFor::kFile).warning("main_process_ip: is not given"));
+  CHECK_FALSE(checked(text, cpu_box(), ValidateFor::kFile).error("main_process_ip"));
+  CHECK(checked(text + "main_process_ip: null\n", cpu_box(), ValidateFor::kFile)
+            .error("c.yaml:4: main_process_ip: is null"));
+}
+
+TEST_CASE("inside a rank, counts are the launcher's business") {
+  const Checked found = checked(kGpu + "num_machines: 2\nmachine_rank: 7\n", cpu_box(), ValidateFor::kRank);
+  INFO(found.text);
+  CHECK_FALSE(has_errors(found.problems));
+  CHECK(has_errors(checked(kNo + "mixed_precision: bf16\n", cpu_box(), ValidateFor::kRank).problems));
+}
+
+TEST_CASE("a file named for another way of running") {
+  const TempFolder folder;
+  const EnvVars none;
+  const auto text = [&](const std::string& name) {
+    return joined(
+        validate(load_config({.file = folder.write(name, kNo), .environment = none, .machine = cpu_box()})));
+  };
+  CHECK_THAT(text("accelerate_config_fsdp.yaml"), ContainsSubstring("is NO, though the file is called"));
+  CHECK(text("single.yaml").empty());
+}
+
+TEST_CASE("errors are thrown together") {
+  CHECK_NOTHROW(throw_if_errors({}));
+  Problem warning;
+  warning.severity = Severity::kWarning;
+  CHECK_NOTHROW(throw_if_errors({warning}));
+  std::vector<Problem> many(
+      100, Problem{Severity::kError, ProblemKind::kContent, "key", "is wrong", "Do it right.", {}});
+  try {
+    throw_if_errors(many);
+    FAIL("not thrown");
+  } catch (const ConfigError& error) {
+    CHECK_THAT(error.what(), ContainsSubstring("100 problems"));
+    CHECK_THAT(error.what(), ContainsSubstring("key: is wrong. Do it right."));
+    CHECK_THAT(error.what(), ContainsSubstring("and 70 more"));
+  }
+}
