@@ -85,7 +85,10 @@ class Merger {
   void unknown_key(std::string_view block, const std::string& key, const std::string& path,
                    const ValueOrigin& where) {
     std::string hint;
-    if (auto near = nearest_key(block, key)) {
+    // Thousands of unknown keys are no slips of the pen, and each search takes a while.
+    constexpr int kMostHints = 50;
+    const auto near = ++unknown_count_ > kMostHints ? std::nullopt : nearest_key(block, key);
+    if (near) {
       hint = concat("Did you mean ", *near, "?");
     } else if (block == "deepspeed_config") {
       hint = "Sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file.";
@@ -313,6 +316,7 @@ class Merger {
   const ConfigSources& sources_;
   Config config_;
   bool allow_unknown_ = false;
+  int unknown_count_ = 0;
   size_t last_unknown_ = 0;  ///< place of the last unknown key in problems_, plus one
   std::vector<Problem> problems_;
   std::vector<Problem> foreign_;

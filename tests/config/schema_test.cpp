@@ -127,7 +127,7 @@ TEST_CASE("a key is found by path, last part, flag and old name") {
 }
 
 TEST_CASE("the reference names every key that can be given") {
-  const std::string text = "\n" + describe_schema();
+  const std::string text = concat("\n", describe_schema());
   for (const KeyRow& row : schema()) {
     if (row.support == Support::kForeign) continue;
     CHECK_THAT(text, ContainsSubstring(concat("\n", row.name, "\n")));

@@ -1,4 +1,6 @@
 // `accel config`: what it asks, what it saves, and that it can be used.
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
@@ -302,6 +304,28 @@ TEST_CASE("a file is replaced as a whole or not at all") {
   CHECK_THROWS_AS(replace_file(folder.path().string(), "x"), ConfigError);
   CHECK_THROWS_AS(replace_file((file / "below").string(), "x"), ConfigError);
   CHECK(read_file(file) == "three\n");
+}
+
+TEST_CASE("a write that fails leaves the old file and nothing beside it") {
+  const TempFolder folder;
+  const auto file = folder.write("c.yaml", "old\n");
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  auto* const handler = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit small = before;
+  small.rlim_cur = 3;
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  std::string message;
+  try {
+    replace_file(file.string(), "far more than three bytes\n");
+  } catch (const ConfigError& error) {
+    message = error.what();
+  }
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  ::signal(SIGXFSZ, handler);
+  CHECK_THAT(message, ContainsSubstring("can't save"));
+  CHECK(read_file(file) == "old\n");
+  CHECK(count_files(folder.path()) == 1);
 }
 
 TEST_CASE("the command line reaches the actions") {
