@@ -40,13 +40,27 @@ Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Im
 
 Accelerator::~Accelerator() = default;
 
-const ProcessContext& Accelerator::context() const { return impl_->context; }
-const Config& Accelerator::config() const { return impl_->config; }
-const Strategy& Accelerator::strategy() const { return *impl_->strategy; }
-bool Accelerator::sync_gradients() const { return impl_->accumulation->sync_gradients(); }
-int64_t Accelerator::gradient_accumulation_steps() const { return impl_->accumulation->options().num_steps; }
-std::shared_ptr<const Accumulation> Accelerator::accumulation() const { return impl_->accumulation; }
-std::vector<std::shared_ptr<detail::OptimizerCore>> Accelerator::optimizer_cores() const { return impl_->optimizers; }
+const ProcessContext& Accelerator::context() const {
+  return impl_->context;
+}
+const Config& Accelerator::config() const {
+  return impl_->config;
+}
+const Strategy& Accelerator::strategy() const {
+  return *impl_->strategy;
+}
+bool Accelerator::sync_gradients() const {
+  return impl_->accumulation->sync_gradients();
+}
+int64_t Accelerator::gradient_accumulation_steps() const {
+  return impl_->accumulation->options().num_steps;
+}
+std::shared_ptr<const Accumulation> Accelerator::accumulation() const {
+  return impl_->accumulation;
+}
+std::vector<std::shared_ptr<detail::OptimizerCore>> Accelerator::optimizer_cores() const {
+  return impl_->optimizers;
+}
 
 int64_t Accelerator::scheduler_steps() const {
   const bool per_process = impl_->config.scheduler_rule == "per_process";
@@ -90,16 +104,18 @@ std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(torch::o
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       ++total;
-      strangers += std::none_of(known.begin(), known.end(), [&](const auto& other) { return other.is_same(parameter); });
+      strangers += std::none_of(known.begin(), known.end(),
+                                [&](const auto& other) { return other.is_same(parameter); });
     }
   }
   if (strangers > 0 || total == 0) {
-    throw ConfigError({.what = total == 0 ? "the optimizer has no parameters"
-                                          : concat(strangers, " of the optimizer's ", total,
-                                                   " parameters belong to no prepared model"),
-                       .hint = "Give the model to prepare() too (in the same call or before), and build the optimizer "
-                               "from that model's parameters().",
-                       .rank = process_index()});
+    throw ConfigError(
+        {.what = total == 0 ? "the optimizer has no parameters"
+                            : concat(strangers, " of the optimizer's ", total,
+                                     " parameters belong to no prepared model"),
+         .hint = "Give the model to prepare() too (in the same call or before), and build the optimizer "
+                 "from that model's parameters().",
+         .rank = process_index()});
   }
   auto core = std::make_shared<detail::OptimizerCore>(optimizer, impl_->accumulation);
   impl_->optimizers.push_back(core);
@@ -134,7 +150,8 @@ void Accelerator::backward(const at::Tensor& loss) {
   for (const auto& optimizer : impl_->optimizers) optimizer->note_backward();
 }
 
-at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                        double norm_type) {
   if (!sync_gradients()) return at::zeros({});
   return impl_->strategy->clip_grad_norm(parameters, max_norm, norm_type);
 }
@@ -143,7 +160,9 @@ void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, do
   if (sync_gradients()) accelerate::clip_grad_value_(parameters, clip_value);
 }
 
-at::Tensor Accelerator::gather_tensor(const at::Tensor& tensor) { return communicator().all_gather(tensor.detach()); }
+at::Tensor Accelerator::gather_tensor(const at::Tensor& tensor) {
+  return communicator().all_gather(tensor.detach());
+}
 
 at::Tensor Accelerator::gather_tensor_for_metrics(const at::Tensor& tensor) {
   const LoaderProgress* loader = impl_->active_loaders->current();
@@ -153,7 +172,8 @@ at::Tensor Accelerator::gather_tensor_for_metrics(const at::Tensor& tensor) {
     // One number a rank says nothing about which samples are in it, so repeats can't be taken out.
     if (num_processes() > 1) {
       logger().warning_once(
-          "gather_for_metrics was given a 0-d tensor: repeated samples can't be left out of it. Gather per-sample "
+          "gather_for_metrics was given a 0-d tensor: repeated samples can't be left out of it. Gather "
+          "per-sample "
           "values, or a sum and a count.");
     }
     return all;
@@ -192,7 +212,8 @@ std::string Accelerator::save_module(torch::nn::Module& module, const std::strin
     try {
       system_files().create_directories(directory);
       for (const auto& [left_out, kept] : save_safetensors(system_files(), path, tensors)) {
-        logger().info(concat("'", left_out, "' shares its memory with '", kept, "' and is saved under that name"));
+        logger().info(
+            concat("'", left_out, "' shares its memory with '", kept, "' and is saved under that name"));
       }
     } catch (const std::exception&) {
       problem = std::current_exception();
@@ -202,7 +223,8 @@ std::string Accelerator::save_module(torch::nn::Module& module, const std::strin
   communicator().broadcast(failed, 0);
   if (problem) std::rethrow_exception(problem);
   if (failed.item<int64_t>() != 0) {
-    throw CheckpointError({.what = concat("the main process could not write ", path), .rank = process_index()});
+    throw CheckpointError(
+        {.what = concat("the main process could not write ", path), .rank = process_index()});
   }
   return path;
 }

@@ -17,9 +17,11 @@
 
 namespace accelerate {
 
-/// What code may say; everything left out comes from the environment, the configuration file, or what is detected.
+/// What code may say; everything left out comes from the environment, the configuration file, or what is
+/// detected.
 struct AcceleratorOptions {
-  /// A configuration file. Default: what the launcher passes, ACCELERATE_CONFIG_FILE, or the user's default file.
+  /// A configuration file. Default: what the launcher passes, ACCELERATE_CONFIG_FILE, or the user's default
+  /// file.
   std::optional<std::string> config_file = std::nullopt;
   /// Run on the CPU although there are GPUs.
   std::optional<bool> cpu = std::nullopt;
@@ -55,9 +57,9 @@ class [[nodiscard]] AccumulateScope {
   std::vector<std::shared_ptr<detail::ModelCore>> local_models_;
 };
 
-/// Runs one training loop on one device, on all devices of a machine, or on many machines. Make one at the start of
-/// main(), give it model, optimizer, loader and scheduler, and train as usual. One thread at a time; several
-/// Accelerators in one process do not know of each other.
+/// Runs one training loop on one device, on all devices of a machine, or on many machines. Make one at the
+/// start of main(), give it model, optimizer, loader and scheduler, and train as usual. One thread at a time;
+/// several Accelerators in one process do not know of each other.
 class Accelerator {
  public:
   /// Collective over the job: finds out which rank this is and meets the others.
@@ -82,19 +84,21 @@ class Accelerator {
   Logger& logger() const { return *context().logger; }
   Communicator& communicator() const { return *context().communicator; }
 
-  /// Collective. Takes models, optimizers, loaders and schedulers in any number and order, and returns their handles in
-  /// the same order: a tuple, or the handle itself for a single argument. Models move to this rank's device. An
-  /// argument that is a handle already comes back as it is.
-  /// @throws ConfigError for an optimizer whose parameters belong to no prepared model, or models that differ between
-  /// ranks; DataError for a loader's batch size.
+  /// Collective. Takes models, optimizers, loaders and schedulers in any number and order, and returns their
+  /// handles in the same order: a tuple, or the handle itself for a single argument. Models move to this
+  /// rank's device. An argument that is a handle already comes back as it is.
+  /// @throws ConfigError for an optimizer whose parameters belong to no prepared model, or models that differ
+  /// between ranks; DataError for a loader's batch size.
   template <class... Ts>
   auto prepare(Ts&&... objects) {
-    static_assert((Preparable<std::remove_cvref_t<Ts>> && ...),
-                  "accelerate: prepare() takes a module holder (TORCH_MODULE) or shared_ptr to a module, a torch "
-                  "optimizer, a torch LR scheduler, or an accelerate::DataLoader");
+    static_assert(
+        (Preparable<std::remove_cvref_t<Ts>> && ...),
+        "accelerate: prepare() takes a module holder (TORCH_MODULE) or shared_ptr to a module, a torch "
+        "optimizer, a torch LR scheduler, or an accelerate::DataLoader");
     std::tuple<std::optional<detail::PreparedType<Ts>>...> handles;
-    for (const auto stage : {detail::PrepareStage::kReady, detail::PrepareStage::kLoader, detail::PrepareStage::kModel,
-                             detail::PrepareStage::kOptimizer, detail::PrepareStage::kScheduler}) {
+    for (const auto stage :
+         {detail::PrepareStage::kReady, detail::PrepareStage::kLoader, detail::PrepareStage::kModel,
+          detail::PrepareStage::kOptimizer, detail::PrepareStage::kScheduler}) {
       prepare_stage(stage, handles, std::index_sequence_for<Ts...>(), objects...);
     }
     return std::apply(
@@ -108,9 +112,10 @@ class Accelerator {
         handles);
   }
 
-  /// Begins the next micro-batch; hold the result for the rest of the loop body. Gradients of the models stay on this
-  /// rank until the micro-batch that ends a window of gradient_accumulation_steps; optimizers and schedulers act only
-  /// then. The last batch of a loader ends a window, and the loss is divided by the window's real size.
+  /// Begins the next micro-batch; hold the result for the rest of the loop body. Gradients of the models stay
+  /// on this rank until the micro-batch that ends a window of gradient_accumulation_steps; optimizers and
+  /// schedulers act only then. The last batch of a loader ends a window, and the loss is divided by the
+  /// window's real size.
   template <class... Ms>
   AccumulateScope accumulate(const PreparedModel<Ms>&... models) {
     return begin_micro_batch({models.core()...});
@@ -124,34 +129,38 @@ class Accelerator {
   bool sync_gradients() const;
   int64_t gradient_accumulation_steps() const;
 
-  /// Collective on micro-batches that end a window. loss.backward() with all that the strategy needs; divides the loss
-  /// by the number of micro-batches in the window. `loss` is a scalar.
-  /// @throws CommError naming the ranks that are gone, ConfigError naming parameters that the loss does not use.
+  /// Collective on micro-batches that end a window. loss.backward() with all that the strategy needs; divides
+  /// the loss by the number of micro-batches in the window. `loss` is a scalar.
+  /// @throws CommError naming the ranks that are gone, ConfigError naming parameters that the loss does not
+  /// use.
   void backward(const at::Tensor& loss);
 
-  /// Scales all gradients of the prepared model so that their total norm is at most `max_norm`; returns the norm before
-  /// as a 0-d tensor. Does nothing and returns 0 on micro-batches that do not end a window.
+  /// Scales all gradients of the prepared model so that their total norm is at most `max_norm`; returns the
+  /// norm before as a 0-d tensor. Does nothing and returns 0 on micro-batches that do not end a window.
   template <class M>
   at::Tensor clip_grad_norm_(const PreparedModel<M>& model, double max_norm, double norm_type = 2.0) {
     return clip_grad_norm_(model.parameters(), max_norm, norm_type);
   }
-  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0);
+  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                             double norm_type = 2.0);
   /// Limits every gradient element to [-clip_value, clip_value], on the same micro-batches.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 
-  /// Collective. The ranks' tensors joined along dimension 0 in rank order, for every tensor in `value`; shapes and
-  /// dtypes must be equal on all ranks. 0-d tensors become 1-d.
+  /// Collective. The ranks' tensors joined along dimension 0 in rank order, for every tensor in `value`;
+  /// shapes and dtypes must be equal on all ranks. 0-d tensors become 1-d.
   template <class T>
   T gather(T value) {
     return map_tensors(std::move(value), [&](const at::Tensor& tensor) { return gather_tensor(tensor); });
   }
-  /// Collective. As gather(); in the last step of a loader, the samples that were repeated to make the ranks even are
-  /// left out again, so that over an epoch every sample comes exactly once.
+  /// Collective. As gather(); in the last step of a loader, the samples that were repeated to make the ranks
+  /// even are left out again, so that over an epoch every sample comes exactly once.
   template <class T>
   T gather_for_metrics(T value) {
-    return map_tensors(std::move(value), [&](const at::Tensor& tensor) { return gather_tensor_for_metrics(tensor); });
+    return map_tensors(std::move(value),
+                       [&](const at::Tensor& tensor) { return gather_tensor_for_metrics(tensor); });
   }
-  /// Collective. Every tensor in `value` reduced over the ranks; equal on all of them. The input is left alone.
+  /// Collective. Every tensor in `value` reduced over the ranks; equal on all of them. The input is left
+  /// alone.
   template <class T>
   T reduce(T value, ReduceOp op = ReduceOp::kSum) {
     return map_tensors(std::move(value), [&](const at::Tensor& tensor) { return reduce_tensor(tensor, op); });
@@ -159,7 +168,8 @@ class Accelerator {
   /// Collective. Every tensor in `value` as rank `root` has it.
   template <class T>
   T broadcast(T value, int root = 0) {
-    return map_tensors(std::move(value), [&](const at::Tensor& tensor) { return broadcast_tensor(tensor, root); });
+    return map_tensors(std::move(value),
+                       [&](const at::Tensor& tensor) { return broadcast_tensor(tensor, root); });
   }
   /// Collective. Returns once all ranks are here.
   void wait_for_everyone() { communicator().barrier(); }
@@ -176,9 +186,9 @@ class Accelerator {
     return model.unwrap();
   }
 
-  /// Collective. Writes the weights and buffers to `directory`/model.safetensors (created where missing) from the main
-  /// process, atomically, under the module's own names: what Python's safetensors and transformers read. Returns the
-  /// path once the file is complete, on every rank.
+  /// Collective. Writes the weights and buffers to `directory`/model.safetensors (created where missing) from
+  /// the main process, atomically, under the module's own names: what Python's safetensors and transformers
+  /// read. Returns the path once the file is complete, on every rank.
   /// @throws CheckpointError on every rank when writing fails.
   template <class M>
   std::string save_model(const PreparedModel<M>& model, const std::string& directory) {
@@ -213,7 +223,8 @@ class Accelerator {
     }
   }
 
-  std::shared_ptr<detail::LoaderCore> make_loader_core(int64_t dataset_size, const DataLoaderOptions& options);
+  std::shared_ptr<detail::LoaderCore> make_loader_core(int64_t dataset_size,
+                                                       const DataLoaderOptions& options);
   std::shared_ptr<detail::ModelCore> make_model_core(std::shared_ptr<torch::nn::Module> module);
   std::shared_ptr<detail::OptimizerCore> make_optimizer_core(torch::optim::Optimizer& optimizer);
   std::shared_ptr<const Accumulation> accumulation() const;

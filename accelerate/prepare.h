@@ -59,7 +59,9 @@ struct Pointee<std::unique_ptr<T>> {
 
 /// A module holder (TORCH_MODULE) or a shared_ptr to a module.
 template <class T>
-concept PreparableModel = requires { typename detail::ModulePointer<T>::Impl; };
+concept PreparableModel = requires {
+  typename detail::ModulePointer<T>::Impl;
+};
 
 /// A torch optimizer, or a shared_ptr or unique_ptr to one.
 template <class T>
@@ -73,7 +75,9 @@ concept PreparableScheduler =
 
 /// An accelerate::DataLoader.
 template <class T>
-concept PreparableLoader = requires { typename detail::LoaderDataset<T>::Type; };
+concept PreparableLoader = requires {
+  typename detail::LoaderDataset<T>::Type;
+};
 
 /// Already a handle: preparing it again changes nothing.
 template <class T>
@@ -81,8 +85,8 @@ concept AlreadyPrepared = detail::IsPrepared<T>::value;
 
 /// Anything that Accelerator::prepare() takes.
 template <class T>
-concept Preparable = PreparableModel<T> || PreparableOptimizer<T> || PreparableScheduler<T> || PreparableLoader<T> ||
-                     AlreadyPrepared<T>;
+concept Preparable = PreparableModel<T> || PreparableOptimizer<T> || PreparableScheduler<T> ||
+    PreparableLoader<T> || AlreadyPrepared<T>;
 
 namespace detail {
 
@@ -122,8 +126,8 @@ struct PreparedTypeOf<T> {
 template <class T>
 using PreparedType = typename PreparedTypeOf<std::remove_cvref_t<T>>::Type;
 
-// An object that was given by value is owned by its handle; one given as a variable stays where it is, since a
-// scheduler may refer to it, and must outlive the handle.
+// An object that was given by value is owned by its handle; one given as a variable stays where it is, since
+// a scheduler may refer to it, and must outlive the handle.
 template <class T>
 std::shared_ptr<typename Pointee<std::remove_cvref_t<T>>::Type> hold(T&& object) {
   using Plain = std::remove_cvref_t<T>;
@@ -131,7 +135,8 @@ std::shared_ptr<typename Pointee<std::remove_cvref_t<T>>::Type> hold(T&& object)
   if constexpr (std::is_same_v<Plain, std::shared_ptr<Object>>) {
     return std::forward<T>(object);
   } else if constexpr (std::is_same_v<Plain, std::unique_ptr<Object>>) {
-    static_assert(!std::is_lvalue_reference_v<T>, "accelerate: give a unique_ptr to prepare() with std::move");
+    static_assert(!std::is_lvalue_reference_v<T>,
+                  "accelerate: give a unique_ptr to prepare() with std::move");
     return std::shared_ptr<Object>(std::move(object));
   } else if constexpr (std::is_lvalue_reference_v<T>) {
     return std::shared_ptr<Object>(&object, [](Object*) {});

@@ -18,7 +18,8 @@ Config read_config(const AcceleratorOptions& options, const EnvVars& environment
   }
   if (options.cpu) sources.code.push_back({"use_cpu", *options.cpu ? "true" : "false"});
   if (options.gradient_accumulation_steps) {
-    sources.code.push_back({"gradient_accumulation_steps", std::to_string(*options.gradient_accumulation_steps)});
+    sources.code.push_back(
+        {"gradient_accumulation_steps", std::to_string(*options.gradient_accumulation_steps)});
   }
   Config config = load_config(sources);
   throw_if_errors(validate(config, ValidateFor::kRank));
@@ -45,9 +46,9 @@ DeviceRequest device_request(const Config& config, const EnvVars& environment) {
 
 void say_if_started_alone(const Config& config, const Topology& topology, Logger& logger) {
   if (topology.launcher != "plain" || config.num_processes.value_or(1) <= 1) return;
-  logger.info(concat("this program was started as one process, and ", config.file.empty() ? "the configuration"
-                                                                                        : config.file,
-                     " asks for ", *config.num_processes, "; start it with: accel launch ./program"));
+  logger.info(concat("this program was started as one process, and ",
+                     config.file.empty() ? "the configuration" : config.file, " asks for ",
+                     *config.num_processes, "; start it with: accel launch ./program"));
 }
 
 }  // namespace
@@ -65,9 +66,10 @@ ProcessStart start_process(const AcceleratorOptions& options) {
   context.communicator =
       options.communicator
           ? options.communicator
-          : make_communicator(context.topology,
-                              {.backend = options.backend, .timeout = options.timeout, .device = context.device},
-                              *context.logger);
+          : make_communicator(
+                context.topology,
+                {.backend = options.backend, .timeout = options.timeout, .device = context.device},
+                *context.logger);
   return start;
 }
 

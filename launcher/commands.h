@@ -1,7 +1,10 @@
 #pragma once
 
-// One function a subcommand of `accel`, each in the file of its name. Adding a subcommand is one file, one line here
-// and one in main.cpp.
+#include <string>
+#include <vector>
+
+// One function a subcommand of `accel`, each in the file of its name. Adding a subcommand is one file, one
+// line here and one in main.cpp.
 
 namespace CLI {
 class App;
@@ -9,10 +12,12 @@ class App;
 
 namespace accelerate::cli {
 
-/// Every function adds its subcommand to `app`; when the user chose it, the subcommand runs inside `app.parse()` and
-/// leaves its result in `exit_code`. Errors are thrown (accelerate::Error); main() prints them.
+/// Every function adds its subcommand to `app`; when the user chose it, the subcommand runs inside
+/// `app.parse()` and leaves its result in `exit_code`. Errors are thrown (accelerate::Error); main() prints
+/// them.
 void add_config_command(CLI::App& app, int& exit_code);
-void add_launch_command(CLI::App& app, int& exit_code);
+/// `program` holds, by the time `app` parses, the program to start and its arguments; see ParsedArguments.
+void add_launch_command(CLI::App& app, int& exit_code, const std::vector<std::string>& program);
 void add_env_command(CLI::App& app, int& exit_code);
 
 }  // namespace accelerate::cli

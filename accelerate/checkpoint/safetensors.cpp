@@ -55,7 +55,8 @@ const char* dtype_name(const std::string& tensor, at::ScalarType dtype, const st
 
 // Tensors that are one and the same memory have equal keys.
 std::array<int64_t, 3> memory_key(const at::Tensor& tensor) {
-  return {reinterpret_cast<int64_t>(tensor.storage().unsafeGetStorageImpl()), tensor.storage_offset(), tensor.numel()};
+  return {reinterpret_cast<int64_t>(tensor.storage().unsafeGetStorageImpl()), tensor.storage_offset(),
+          tensor.numel()};
 }
 
 [[noreturn]] void damaged(const std::string& path, const std::string& what) {
@@ -78,13 +79,15 @@ std::shared_ptr<FileMapping> map_file(const std::string& path) {
     throw CheckpointError({.what = "opening " + path, .got = errno_text(errno), .hint = "Check the path."});
   }
   if (!S_ISREG(info.st_mode)) {
-    throw CheckpointError({.what = path, .expected = "a file", .got = S_ISDIR(info.st_mode) ? "a folder" : "a device"});
+    throw CheckpointError(
+        {.what = path, .expected = "a file", .got = S_ISDIR(info.st_mode) ? "a folder" : "a device"});
   }
   auto mapping = std::make_shared<FileMapping>();
   mapping->size_bytes = static_cast<size_t>(info.st_size);
   if (mapping->size_bytes < 8) damaged(path, concat("only ", mapping->size_bytes, " bytes"));
   mapping->address = ::mmap(nullptr, mapping->size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd.get(), 0);
-  if (mapping->address == MAP_FAILED) throw CheckpointError({.what = "mapping " + path, .got = errno_text(errno)});
+  if (mapping->address == MAP_FAILED)
+    throw CheckpointError({.what = "mapping " + path, .got = errno_text(errno)});
   return mapping;
 }
 
@@ -97,18 +100,21 @@ at::Tensor read_entry(const std::string& path, const std::string& name, const Js
     if (dtype != known.name) continue;
     uint64_t bytes = c10::elementSize(known.dtype);
     for (const int64_t size : sizes) {
-      if (size < 0 || (size > 0 && bytes > std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(size))) {
+      if (size < 0 ||
+          (size > 0 && bytes > std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(size))) {
         damaged(path, concat("the shape of '", name, "' is not possible"));
       }
       bytes *= static_cast<uint64_t>(size);
     }
-    if (offsets[0] > offsets[1] || offsets[1] - offsets[0] != bytes || offsets[1] > mapping->size_bytes - data_begin) {
+    if (offsets[0] > offsets[1] || offsets[1] - offsets[0] != bytes ||
+        offsets[1] > mapping->size_bytes - data_begin) {
       damaged(path, concat("the data of '", name, "' does not fit its shape or lies past the end"));
     }
     const auto options = at::TensorOptions(known.dtype);
     if (bytes == 0) return at::empty(sizes, options);
-    return at::from_blob(static_cast<std::byte*>(mapping->address) + data_begin + offsets[0], sizes,
-                         [mapping](void*) {}, options);
+    return at::from_blob(
+        static_cast<std::byte*>(mapping->address) + data_begin + offsets[0], sizes, [mapping](void*) {},
+        options);
   }
   damaged(path, concat("tensor '", name, "' has the unknown dtype ", dtype));
 }

@@ -13,7 +13,8 @@
 namespace accelerate::detail {
 namespace {
 
-// The address of the interface through which `master` is reached. A UDP socket that is connected sends nothing.
+// The address of the interface through which `master` is reached. A UDP socket that is connected sends
+// nothing.
 std::string local_address_towards(const std::string& master) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
@@ -27,7 +28,8 @@ std::string local_address_towards(const std::string& master) {
     char host[NI_MAXHOST];
     if (fd && ::connect(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0 &&
         ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&local), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) == 0) {
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&local), size, host, sizeof(host), nullptr, 0,
+                      NI_NUMERICHOST) == 0) {
       text = host;
     }
   }

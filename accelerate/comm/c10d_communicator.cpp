@@ -93,8 +93,8 @@ class C10dCommunicator final : public Communicator {
                        .hint = "Pad the tensor first.",
                        .rank = rank()});
     }
-    // Gloo has no reduce-scatter of its own for all dtypes and world sizes; the sum is taken whole, and each rank
-    // keeps its part. NCCL runs the real one.
+    // Gloo has no reduce-scatter of its own for all dtypes and world sizes; the sum is taken whole, and each
+    // rank keeps its part. NCCL runs the real one.
     if (backend_name_ == "gloo") {
       at::Tensor whole = tensor.clone(at::MemoryFormat::Contiguous);
       all_reduce(whole, op);
@@ -135,12 +135,14 @@ class C10dCommunicator final : public Communicator {
     try {
       start()->wait();
     } catch (const std::exception& error) {
-      fail(concat(name, " #", operations_, tensor.defined() ? concat(" of ", describe(tensor)) : ""), error.what());
+      fail(concat(name, " #", operations_, tensor.defined() ? concat(" of ", describe(tensor)) : ""),
+           error.what());
     }
   }
 
   [[noreturn]] void fail(const std::string& operation, const char* cause) {
-    const std::string peers = report_failure(store_, rank(), size(), operation, std::chrono::milliseconds(300));
+    const std::string peers =
+        report_failure(store_, rank(), size(), operation, std::chrono::milliseconds(300));
     // The first line holds what matters; torch adds a stack trace below it.
     const std::string first_line(cause, std::char_traits<char>::length(cause));
     throw CommError({.what = concat(operation, " failed on ", backend_name_, ": ", peers, " (",
@@ -157,7 +159,8 @@ class C10dCommunicator final : public Communicator {
 };
 
 // Waits until all ranks are here, telling from time to time who is not.
-void wait_for_ranks(Store& store, const BackendRequest& request, const CommunicatorOptions& options, Logger& logger) {
+void wait_for_ranks(Store& store, const BackendRequest& request, const CommunicatorOptions& options,
+                    Logger& logger) {
   const auto key = [](int rank) { return concat("accelerate/arrived/", rank); };
   store.set(key(request.rank), "1");
   if (store.add("accelerate/arrivals", 1) == request.size) store.set("accelerate/all_arrived", "1");
@@ -171,10 +174,11 @@ void wait_for_ranks(Store& store, const BackendRequest& request, const Communica
     const std::string state = concat(request.size - static_cast<int>(missing.size()), " of ", request.size,
                                      " ranks have arrived; waiting for ", format_ranks(missing));
     if (deadline.expired()) {
-      throw CommError({.what = concat("the ranks did not meet within ", options.timeout.count() / 1000, " s: ", state),
-                       .hint = "Check that every rank was started, that all see the same MASTER_ADDR and "
-                               "MASTER_PORT, and that no firewall is between them.",
-                       .rank = request.rank});
+      throw CommError(
+          {.what = concat("the ranks did not meet within ", options.timeout.count() / 1000, " s: ", state),
+           .hint = "Check that every rank was started, that all see the same MASTER_ADDR and "
+                   "MASTER_PORT, and that no firewall is between them.",
+           .rank = request.rank});
     }
     logger.info(state);
   }
@@ -186,11 +190,12 @@ std::string choose_backend(const CommunicatorOptions& options, int rank) {
   if (find_backend(name) == nullptr) {
     std::vector<std::string> names;
     for (const BackendInfo& info : backends()) names.push_back(info.name);
-    throw ConfigError({.what = "communication back end",
-                       .expected = concat("one of ", join(names, ", "), " (what this build has)"),
-                       .got = concat("'", name, "'"),
-                       .hint = name == "nccl" ? "NCCL needs the CUDA variant: configure with -DACCELERATE_CUDA=ON." : "",
-                       .rank = rank});
+    throw ConfigError(
+        {.what = "communication back end",
+         .expected = concat("one of ", join(names, ", "), " (what this build has)"),
+         .got = concat("'", name, "'"),
+         .hint = name == "nccl" ? "NCCL needs the CUDA variant: configure with -DACCELERATE_CUDA=ON." : "",
+         .rank = rank});
   }
   return name;
 }

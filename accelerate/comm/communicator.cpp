@@ -41,15 +41,17 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Topology& topology, const C
   try {
     store = c10::make_intrusive<c10d::TCPStore>(host, store_options);
   } catch (const std::exception& error) {
-    throw CommError({.what = concat("the store of the job at ", host, ":", port,
-                                    store_options.isServer ? " can't be served" : " can't be reached"),
-                     .got = std::string(error.what()).substr(0, 300),
-                     .hint = "Check MASTER_ADDR and MASTER_PORT: rank 0 must run on that machine, and the port must "
-                             "be free there.",
-                     .rank = topology.rank});
+    throw CommError(
+        {.what = concat("the store of the job at ", host, ":", port,
+                        store_options.isServer ? " can't be served" : " can't be reached"),
+         .got = std::string(error.what()).substr(0, 300),
+         .hint = "Check MASTER_ADDR and MASTER_PORT: rank 0 must run on that machine, and the port must "
+                 "be free there.",
+         .rank = topology.rank});
   }
   if (topology.agent_store) {
-    // torchrun's agent keeps one store over restarts; workers of one attempt share a prefix, as torch's own do.
+    // torchrun's agent keeps one store over restarts; workers of one attempt share a prefix, as torch's own
+    // do.
     store = c10::make_intrusive<c10d::PrefixStore>(concat("/worker/attempt_", topology.restart_count), store);
   }
   return store;
@@ -62,29 +64,33 @@ std::shared_ptr<Communicator> make_communicator(const Topology& topology, const 
   if (topology.world_size == 1) return detail::make_single_communicator(options.timeout);
   std::unique_ptr<LocalRendezvousServer> meeting;
   const auto store = make_tcp_store(topology, options, meeting);
-  const detail::BackendRequest request{.store = store,
-                                       .rank = topology.rank,
-                                       .size = topology.world_size,
-                                       .timeout = options.timeout,
-                                       .loopback = topology.num_nodes == 1,
-                                       .master_addr = topology.master_addr,
-                                       .device_index = options.device.has_index() ? options.device.index() : 0};
+  const detail::BackendRequest request{
+      .store = store,
+      .rank = topology.rank,
+      .size = topology.world_size,
+      .timeout = options.timeout,
+      .loopback = topology.num_nodes == 1,
+      .master_addr = topology.master_addr,
+      .device_index = options.device.has_index() ? options.device.index() : 0};
   return detail::make_c10d_communicator(Store(store), request, options, logger);
 }
 
 std::shared_ptr<Communicator> make_communicator(Store store, int rank, int size, bool loopback,
                                                 const CommunicatorOptions& options, Logger& logger) {
   if (size == 1) return detail::make_single_communicator(options.timeout);
-  const detail::BackendRequest request{.store = store.c10d_store(),
-                                       .rank = rank,
-                                       .size = size,
-                                       .timeout = options.timeout,
-                                       .loopback = loopback,
-                                       .master_addr = "127.0.0.1",
-                                       .device_index = options.device.has_index() ? options.device.index() : 0};
+  const detail::BackendRequest request{
+      .store = store.c10d_store(),
+      .rank = rank,
+      .size = size,
+      .timeout = options.timeout,
+      .loopback = loopback,
+      .master_addr = "127.0.0.1",
+      .device_index = options.device.has_index() ? options.device.index() : 0};
   return detail::make_c10d_communicator(std::move(store), request, options, logger);
 }
 
-Store make_in_memory_store() { return Store(c10::make_intrusive<c10d::HashStore>()); }
+Store make_in_memory_store() {
+  return Store(c10::make_intrusive<c10d::HashStore>());
+}
 
 }  // namespace accelerate

@@ -22,7 +22,8 @@ enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 struct CommunicatorOptions {
   /// "auto" (nccl for CUDA devices, else gloo), "gloo", or "nccl" (CUDA variant only).
   std::string backend = "auto";
-  /// The longest that a collective, and the start of the group, waits for the other ranks. HF's default for Gloo.
+  /// The longest that a collective, and the start of the group, waits for the other ranks. HF's default for
+  /// Gloo.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   /// Device of this rank; CUDA collectives run on it.
   at::Device device = at::kCPU;
@@ -30,12 +31,12 @@ struct CommunicatorOptions {
   std::chrono::milliseconds progress_interval = std::chrono::seconds(10);
 };
 
-/// The ranks of a job and the collectives between them. Every method that is marked collective must be called by all
-/// ranks in the same order with tensors of the same shape and dtype; it returns when this rank's part is done and its
-/// result is ready on this rank's current stream. Not thread-safe: one thread a rank.
+/// The ranks of a job and the collectives between them. Every method that is marked collective must be called
+/// by all ranks in the same order with tensors of the same shape and dtype; it returns when this rank's part
+/// is done and its result is ready on this rank's current stream. Not thread-safe: one thread a rank.
 ///
-/// All collectives throw CommError when a peer is gone, is late by more than the timeout, or disagrees; the message
-/// names the operation, its number, the tensor, and the ranks that did not come.
+/// All collectives throw CommError when a peer is gone, is late by more than the timeout, or disagrees; the
+/// message names the operation, its number, the tensor, and the ranks that did not come.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -49,10 +50,11 @@ class Communicator {
   virtual void all_reduce(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) = 0;
   /// Collective. Overwrites `tensor` with that of rank `root`.
   virtual void broadcast(at::Tensor& tensor, int root = 0) = 0;
-  /// Collective. The ranks' tensors, equal in shape, joined along dimension 0 in rank order; 0-d tensors become 1-d.
+  /// Collective. The ranks' tensors, equal in shape, joined along dimension 0 in rank order; 0-d tensors
+  /// become 1-d.
   virtual at::Tensor all_gather(const at::Tensor& tensor) = 0;
-  /// Collective. Reduces over all ranks and returns this rank's part of dimension 0, whose size must be a multiple
-  /// of size().
+  /// Collective. Reduces over all ranks and returns this rank's part of dimension 0, whose size must be a
+  /// multiple of size().
   virtual at::Tensor reduce_scatter(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) = 0;
   /// Collective. Returns once every rank has called it.
   virtual void barrier() = 0;
@@ -64,20 +66,21 @@ class Communicator {
   /// The group as c10d sees it, null for a group of one. For strategies that run c10d's own engines on it.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> process_group() const = 0;
 
-  /// Turns an exception that a foreign engine threw while it ran collectives of this group (`operation` says which)
-  /// into a CommError that names the missing ranks; anything that is no communication failure is thrown on as it is.
-  /// Call inside a catch block.
+  /// Turns an exception that a foreign engine threw while it ran collectives of this group (`operation` says
+  /// which) into a CommError that names the missing ranks; anything that is no communication failure is
+  /// thrown on as it is. Call inside a catch block.
   [[noreturn]] virtual void rethrow(const std::string& operation) = 0;
 };
 
-/// Collective over the job: meets the other ranks of `topology` and builds the group. A world of one needs no network
-/// and no other rank.
-/// @throws CommError when ranks did not arrive within the timeout (naming them), ConfigError for a backend that this
-/// build or device can't serve.
+/// Collective over the job: meets the other ranks of `topology` and builds the group. A world of one needs no
+/// network and no other rank.
+/// @throws CommError when ranks did not arrive within the timeout (naming them), ConfigError for a backend
+/// that this build or device can't serve.
 std::shared_ptr<Communicator> make_communicator(const Topology& topology, const CommunicatorOptions& options,
                                                 Logger& logger);
 
-/// Collective. As above over a store that the caller made; `loopback` says that all ranks are on this machine.
+/// Collective. As above over a store that the caller made; `loopback` says that all ranks are on this
+/// machine.
 std::shared_ptr<Communicator> make_communicator(Store store, int rank, int size, bool loopback,
                                                 const CommunicatorOptions& options, Logger& logger);
 

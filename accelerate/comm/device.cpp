@@ -46,10 +46,11 @@ at::Device choose_device(const DeviceRequest& request, const Topology& topology)
   if (request.cpu) return at::kCPU;
   const int count = cuda_device_count();
   if (count == 0 && request.cuda_required) {
-    throw ConfigError({.what = "the configuration asks for GPUs, and no CUDA device was found",
-                       .hint = "Use --cpu (or use_cpu: true), or the CUDA variant of the library on a machine with a "
-                               "GPU.",
-                       .rank = topology.rank});
+    throw ConfigError(
+        {.what = "the configuration asks for GPUs, and no CUDA device was found",
+         .hint = "Use --cpu (or use_cpu: true), or the CUDA variant of the library on a machine with a "
+                 "GPU.",
+         .rank = topology.rank});
   }
   if (count == 0) return at::kCPU;
   if (topology.local_rank >= count) {

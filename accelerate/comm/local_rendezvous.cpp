@@ -33,7 +33,8 @@ AbstractName abstract_name(const std::string& job_id) {
 bool same_user(int socket) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 && credentials.uid == ::getuid();
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 &&
+         credentials.uid == ::getuid();
 }
 
 UniqueFd bind_loopback(uint16_t* port) {
@@ -58,12 +59,14 @@ LocalRendezvousServer::LocalRendezvousServer(const std::string& job_id, int peer
       name_fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
       stop_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   const AbstractName name = abstract_name(job_id);
-  if (!name_fd_ || ::bind(name_fd_.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length) != 0 ||
+  if (!name_fd_ ||
+      ::bind(name_fd_.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length) != 0 ||
       ::listen(name_fd_.get(), SOMAXCONN) != 0) {
     throw CommError({.what = concat("the local ranks of job '", job_id, "' can't meet"),
                      .got = errno_text(errno),
-                     .hint = "Another job with this id may run; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT "
-                             "for all ranks instead.",
+                     .hint =
+                         "Another job with this id may run; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT "
+                         "for all ranks instead.",
                      .rank = 0});
   }
   thread_ = std::thread([this, peers, deadline] { serve(peers, deadline); });
@@ -103,10 +106,11 @@ uint16_t ask_local_rendezvous(const std::string& job_id, int rank, Deadline dead
     }
     ::poll(nullptr, 0, 5);  // rank 0 is still starting
   }
-  throw CommError({.what = concat("rank 0 of job '", job_id, "' did not appear on this machine within ",
-                                  deadline.duration().count() / 1000, " s"),
-                   .hint = "If the ranks are on several machines, set MASTER_ADDR and MASTER_PORT for all of them.",
-                   .rank = rank});
+  throw CommError(
+      {.what = concat("rank 0 of job '", job_id, "' did not appear on this machine within ",
+                      deadline.duration().count() / 1000, " s"),
+       .hint = "If the ranks are on several machines, set MASTER_ADDR and MASTER_PORT for all of them.",
+       .rank = rank});
 }
 
 }  // namespace accelerate

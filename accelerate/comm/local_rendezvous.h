@@ -11,12 +11,13 @@
 namespace accelerate {
 
 // Note [Local rendezvous]
-// mpirun and srun tell a rank its number but no address. On one machine the ranks find each other through a socket in
-// Linux's abstract namespace, named after the user and the job: it needs no file, can't be left behind by a killed
-// process, and the kernel tells each side the other's user id. Rank 0 binds a free TCP port on the loopback device,
-// and hands its number to each rank that asks.
+// mpirun and srun tell a rank its number but no address. On one machine the ranks find each other through a
+// socket in Linux's abstract namespace, named after the user and the job: it needs no file, can't be left
+// behind by a killed process, and the kernel tells each side the other's user id. Rank 0 binds a free TCP
+// port on the loopback device, and hands its number to each rank that asks.
 
-/// Rank 0's side: owns the TCP socket that the store will listen on, and answers the other ranks in the background.
+/// Rank 0's side: owns the TCP socket that the store will listen on, and answers the other ranks in the
+/// background.
 class LocalRendezvousServer {
  public:
   /// @throws CommError when the name is taken (another job with this id) or no port can be bound.

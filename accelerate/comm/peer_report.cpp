@@ -10,8 +10,12 @@
 namespace accelerate::detail {
 namespace {
 
-std::string left_key(int rank) { return concat("accelerate/left/", rank); }
-std::string failure_key(int rank) { return concat("accelerate/failure/", rank); }
+std::string left_key(int rank) {
+  return concat("accelerate/left/", rank);
+}
+std::string failure_key(int rank) {
+  return concat("accelerate/failure/", rank);
+}
 
 }  // namespace
 
@@ -67,9 +71,9 @@ std::string report_failure(Store& store, int rank, int size, const std::string& 
 
 bool looks_like_peer_failure(const std::string& message) {
   static constexpr std::array<std::string_view, 12> kSigns = {
-      "closed by peer", "Connection reset", "Timed out",        "timed out",       "timeout",   "Broken pipe",
-      "gloo/transport", "NCCL error",       "remote process",   "Socket Timeout",  "ncclRemoteError",
-      "failed to recv"};
+      "closed by peer", "Connection reset", "Timed out",       "timed out",
+      "timeout",        "Broken pipe",      "gloo/transport",  "NCCL error",
+      "remote process", "Socket Timeout",   "ncclRemoteError", "failed to recv"};
   for (const std::string_view sign : kSigns) {
     if (message.find(sign) != std::string::npos) return true;
   }

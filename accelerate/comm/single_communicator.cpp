@@ -19,7 +19,8 @@ class SingleCommunicator final : public Communicator {
   void all_reduce(at::Tensor& tensor, ReduceOp op) override { check_reduce(tensor, op, 0); }
   void broadcast(at::Tensor&, int root) override {
     if (root != 0) {
-      throw CommError({.what = "broadcast in a job of one rank", .expected = "root 0", .got = std::to_string(root)});
+      throw CommError(
+          {.what = "broadcast in a job of one rank", .expected = "root 0", .got = std::to_string(root)});
     }
   }
   at::Tensor all_gather(const at::Tensor& tensor) override {
@@ -46,7 +47,8 @@ std::shared_ptr<Communicator> make_single_communicator(std::chrono::milliseconds
 }
 
 void check_reduce(const at::Tensor& tensor, ReduceOp op, int rank) {
-  if (op == ReduceOp::kMean && !at::isFloatingType(tensor.scalar_type()) && !at::isComplexType(tensor.scalar_type())) {
+  if (op == ReduceOp::kMean && !at::isFloatingType(tensor.scalar_type()) &&
+      !at::isComplexType(tensor.scalar_type())) {
     throw CommError({.what = "mean over ranks",
                      .expected = "a floating dtype",
                      .got = std::string(c10::toString(tensor.scalar_type())),

@@ -24,8 +24,12 @@ std::optional<std::string> Store::get(const std::string& key, std::chrono::milli
   return std::string(value.begin(), value.end());
 }
 
-bool Store::has(const std::string& key) { return store_->check({key}); }
+bool Store::has(const std::string& key) {
+  return store_->check({key});
+}
 
-int64_t Store::add(const std::string& key, int64_t amount) { return store_->add(key, amount); }
+int64_t Store::add(const std::string& key, int64_t amount) {
+  return store_->add(key, amount);
+}
 
 }  // namespace accelerate

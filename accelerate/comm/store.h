@@ -13,8 +13,9 @@ class Store;
 
 namespace accelerate {
 
-/// The key-value store that the ranks of a job share: small values, set once, waited for. Held by one rank (or by the
-/// launcher) and reached over TCP; in tests it lives in memory. Calls are thread-safe; each is one round trip.
+/// The key-value store that the ranks of a job share: small values, set once, waited for. Held by one rank
+/// (or by the launcher) and reached over TCP; in tests it lives in memory. Calls are thread-safe; each is one
+/// round trip.
 class Store {
  public:
   explicit Store(c10::intrusive_ptr<c10d::Store> store);

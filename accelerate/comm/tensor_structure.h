@@ -15,9 +15,9 @@
 namespace accelerate {
 
 // Note [Tensor structures]
-// A batch may be any structure of tensors: a tensor, pairs, tuples, vectors, maps, optionals, torch::data::Example, and
-// these within one another. Placement, gather, pad and checks all walk it through for_each_tensor(). A type of your own
-// joins in by either
+// A batch may be any structure of tensors: a tensor, pairs, tuples, vectors, maps, optionals,
+// torch::data::Example, and these within one another. Placement, gather, pad and checks all walk it through
+// for_each_tensor(). A type of your own joins in by either
 //   - a member  template <class F> void for_each_tensor(F&& fn) { fn(images); fn(labels); }
 //   - or a specialisation of accelerate::TensorStructure<T> with  static void for_each(T& value, F&& fn).
 // Parts that are no tensors (numbers, strings) are left alone.
@@ -29,10 +29,14 @@ struct TensorStructure;
 namespace detail {
 
 template <class T>
-concept HasForEachTensor = requires(T& value) { value.for_each_tensor([](at::Tensor&) {}); };
+concept HasForEachTensor = requires(T& value) {
+  value.for_each_tensor([](at::Tensor&) {});
+};
 
 template <class T>
-concept HasTensorStructure = requires(T& value) { TensorStructure<T>::for_each(value, [](at::Tensor&) {}); };
+concept HasTensorStructure = requires(T& value) {
+  TensorStructure<T>::for_each(value, [](at::Tensor&) {});
+};
 
 // torch::data::Example<Data, Target> and everything shaped like it, without its header.
 template <class T>

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/config/excerpt.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
@@ -123,6 +124,13 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
   int count_ = 0;
 };
 
+// The parser quotes the last token as a whole.
+std::string shortened(const std::string& message) {
+  const size_t token = message.find("last read: '");
+  if (token == std::string::npos) return excerpt(message);
+  return message.substr(0, token) + excerpt(message.substr(token));
+}
+
 }  // namespace
 
 RawNode read_json(const std::string& text, const std::string& path) {
@@ -133,7 +141,7 @@ RawNode read_json(const std::string& text, const std::string& path) {
   const bool fine = nlohmann::json::sax_parse(CountingIterator(begin, &line),
                                               CountingIterator(begin + text.size(), &end_line), &handler);
   if (!fine) {
-    throw ConfigError({.what = concat(path, ":", line, ": not valid JSON: ", handler.error()),
+    throw ConfigError({.what = concat(path, ":", line, ": not valid JSON: ", shortened(handler.error())),
                        .expected = {},
                        .got = {},
                        .hint = "Mind missing commas and quotes; JSON has no comments."});

@@ -4,6 +4,7 @@
 
 #include "accelerate/config/config_file.h"
 #include "accelerate/config/derive.h"
+#include "accelerate/config/excerpt.h"
 #include "accelerate/config/schema.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -66,7 +67,8 @@ class Merger {
 
   void take_map(const RawNode& map, std::string_view block) {
     for (const auto& entry : map.entries) {
-      const std::string path = block.empty() ? entry.key : concat(block, ".", entry.key);
+      const std::string shown = detail::excerpt(entry.key);
+      const std::string path = block.empty() ? shown : concat(block, ".", shown);
       const KeyRow* row = find_key_in_file(block, entry.key);
       if (row == nullptr) {
         unknown_key(block, entry.key, path, at(entry.line));
@@ -84,15 +86,15 @@ class Merger {
                    const ValueOrigin& where) {
     std::string hint;
     if (auto near = nearest_key(block, key)) {
-      hint = concat("Did you mean ", *near, "? ");
+      hint = concat("Did you mean ", *near, "?");
     } else if (block == "deepspeed_config") {
-      hint = "Sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file. ";
+      hint = "Sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file.";
     } else if (!block.empty()) {
-      hint = "'accel config keys' lists the keys. ";
+      hint = "'accel config keys' lists the keys.";
     }
     if (allow_unknown_) return warn(path, "unknown key, left out", hint, where);
-    error(path, "unknown key", hint + "To go on without such keys, set ACCELERATE_ALLOW_UNKNOWN_KEYS=true.",
-          where);
+    error(path, "unknown key", hint, where);
+    last_unknown_ = problems_.size();
   }
 
   void foreign_key(const KeyRow& row, const RawNode::Entry& entry) {
@@ -154,7 +156,8 @@ class Merger {
         if (!value.entries.empty()) config_.origins[std::string(row.name)] = at(entry.line);
         return take_map(value, row.name);
       }
-      return error(row.name, concat("expected ", expected_text(row), ", got '", value.text, "'"), {},
+      return error(row.name,
+                   concat("expected ", expected_text(row), ", got '", detail::excerpt(value.text), "'"), {},
                    at(entry.line));
     }
     switch (value.kind) {
@@ -241,7 +244,9 @@ class Merger {
   // A block's variable or flag ("use_fsdp") asks for what the block configures.
   void take_switch(const KeyRow& block, const std::string& text, const ValueOrigin& where) {
     const auto value = parse_bool(text);
-    if (!value) return error(block.name, concat("expected true or false, got '", text, "'"), {}, where);
+    if (!value)
+      return error(block.name, concat("expected true or false, got '", detail::excerpt(text), "'"), {},
+                   where);
     if (!*value) return;
     config_.origins[std::string(block.name)] = where;
     const KeyRow& type = *find_row("distributed_type");
@@ -282,6 +287,11 @@ class Merger {
   }
 
   void finish() {
+    // One mention is enough for all of them.
+    if (last_unknown_ > 0) {
+      std::string& hint = problems_[last_unknown_ - 1].hint;
+      hint = trim(hint + " To go on without unknown keys, set ACCELERATE_ALLOW_UNKNOWN_KEYS=true.");
+    }
     if (config_.compute_environment == "LOCAL_MACHINE") {
       problems_.insert(problems_.end(), foreign_.begin(), foreign_.end());
     }
@@ -303,6 +313,7 @@ class Merger {
   const ConfigSources& sources_;
   Config config_;
   bool allow_unknown_ = false;
+  size_t last_unknown_ = 0;  ///< place of the last unknown key in problems_, plus one
   std::vector<Problem> problems_;
   std::vector<Problem> foreign_;
   std::vector<Problem> value_warnings_;
@@ -333,9 +344,14 @@ void throw_if_errors(const std::vector<Problem>& problems) {
     if (problem.severity == Severity::kError) lines.push_back(describe(problem));
   }
   if (lines.empty()) return;
+  const size_t count = lines.size();
+  constexpr size_t kMostLines = 30;
+  if (count > kMostLines) {
+    lines.resize(kMostLines);
+    lines.push_back(concat("and ", count - kMostLines, " more"));
+  }
   std::string what = lines.front();
-  if (lines.size() > 1)
-    what = concat(lines.size(), " problems in the configuration:\n  ", join(lines, "\n  "));
+  if (lines.size() > 1) what = concat(count, " problems in the configuration:\n  ", join(lines, "\n  "));
   throw ConfigError({.what = what, .expected = {}, .got = {}, .hint = {}});
 }
 

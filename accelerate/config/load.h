@@ -60,6 +60,9 @@ std::string explain(const Config& config);
 /// bytes.
 std::string write_yaml(const Config& config);
 
+/// The same as JSON, which HF Accelerate reads from files called .json.
+std::string write_json(const Config& config);
+
 /// What a configuration is checked for.
 enum class ValidateFor {
   kLaunch,  ///< about to start processes with exactly these values

@@ -145,8 +145,13 @@ namespace detail {
 
 void Report::add(Severity severity, ProblemKind kind, std::string_view key, std::string what,
                  std::string hint) {
-  problems_.push_back(
-      {severity, kind, std::string(key), std::move(what), std::move(hint), config_.origin_of(key)});
+  ValueOrigin where = config_.origin_of(key);
+  if (where.origin == Origin::kDefault && !config_.file.empty()) {
+    // What is missing is missing in the file; a null stands somewhere in it.
+    const auto null = config_.nulls.find(key);
+    where = null != config_.nulls.end() ? null->second : ValueOrigin{Origin::kFile, config_.file, 0};
+  }
+  problems_.push_back({severity, kind, std::string(key), std::move(what), std::move(hint), std::move(where)});
 }
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "accelerate/config/excerpt.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate::detail {
@@ -63,7 +64,8 @@ void check_addresses(const Config& config, ValidateFor purpose, Report& report) 
                  concat("Ranks of machines go from 0 to ", config.num_machines - 1, "."));
   }
   if (config.main_process_ip && !is_host(*config.main_process_ip)) {
-    report.error("main_process_ip", concat("'", *config.main_process_ip, "' is no address and no host name"),
+    report.error("main_process_ip",
+                 concat("'", excerpt(*config.main_process_ip), "' is no address and no host name"),
                  "Give the address of the machine with rank 0, such as 10.0.0.5.");
   }
   if (several && !config.main_process_ip) {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "accelerate/config/excerpt.h"
 #include "accelerate/config/schema.h"
 #include "accelerate/core/strings.h"
 
@@ -107,7 +108,7 @@ struct Canonical {
 };
 
 std::string wrong(const KeyRow& row, std::string_view text) {
-  return concat("expected ", expected_text(row), ", got '", text, "'");
+  return concat("expected ", expected_text(row), ", got '", detail::excerpt(text), "'");
 }
 
 Canonical canonical_int(const KeyRow& row, const std::string& text) {
@@ -170,13 +171,14 @@ Canonical canonical_gpu_ids(const KeyRow& row, const std::string& text) {
     if (!is_gpu_name(id)) return {{}, wrong(row, text), {}};
     if (const auto number = parse_int(id)) id = std::to_string(*number);
     if (std::find(ids.begin(), ids.end(), id) != ids.end()) {
-      return {{}, concat("device ", id, " is named twice in '", text, "'"), {}};
+      return {{}, concat("device ", id, " is named twice in '", detail::excerpt(text), "'"), {}};
     }
     ids.push_back(std::move(id));
   }
   if (ids.empty()) return {{}, wrong(row, text), {}};
   Canonical out{join(ids, ","), {}, {}};
-  if (empty_part) out.warning = concat("'", text, "' has a comma too many; read as ", out.text);
+  if (empty_part)
+    out.warning = concat("'", detail::excerpt(text), "' has a comma too many; read as ", out.text);
   return out;
 }
 

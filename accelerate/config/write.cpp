@@ -60,7 +60,7 @@ std::string yaml_number(const std::string& text) {
   return integral && text != "auto" ? text + ".0" : text;
 }
 
-std::string yaml_value(const Config& config, const KeyRow& row, const std::string& text) {
+std::string yaml_value(const KeyRow& row, const std::string& text) {
   switch (row.type) {
     case ValueType::kBool:
       return text;  // "auto" included
@@ -71,60 +71,98 @@ std::string yaml_value(const Config& config, const KeyRow& row, const std::strin
     case ValueType::kWord:
       // Where both are allowed, true and false mean themselves and not a text.
       return text == "true" || text == "false" ? text : quoted(text);
+    case ValueType::kList:
+      return concat("[", text, "]");  // in explain() only; a file has one item a line
     default:
       return quoted(text);
   }
 }
 
-std::string yaml_list(const std::vector<std::string>& items, const std::string& indent) {
-  if (items.empty()) return " []\n";
-  std::string out = "\n";
-  for (const std::string& item : items) out += concat(indent, "- ", quoted(item), "\n");
-  return out;
+// The items of a list, which may hold commas and so do not survive as one text; null for other types.
+const std::vector<std::string>* list_of(const Config& config, const KeyRow& row) {
+  if (row.type != ValueType::kList) return nullptr;
+  // Slots point into a Config that may be changed; here it is only read.
+  const Slot slot = row.slot(const_cast<Config&>(config));
+  const auto& items = *std::get<std::optional<std::vector<std::string>>*>(slot);
+  return items ? &*items : nullptr;
 }
 
-bool is_written(const Config& config, const KeyRow& row) {
-  if (row.slot == nullptr) return false;
-  if (row.written == Written::kAlways) return true;
-  return config.given(row.name);
-}
-
-// One key with its value, with the line end; empty for one that has no value.
 std::string yaml_line(const Config& config, const KeyRow& row, const std::string& indent) {
-  const auto text = value_text(config, row);
-  if (!text) return {};
-  if (row.type == ValueType::kList) {
-    // The slot is only read.
-    const Slot slot = row.slot(const_cast<Config&>(config));
-    const auto& items = *std::get<std::optional<std::vector<std::string>>*>(slot);
-    return items ? concat(indent, row.leaf(), ":", yaml_list(*items, indent)) : std::string();
+  const std::string start = concat(indent, row.leaf(), ":");
+  if (const auto* items = list_of(config, row)) {
+    if (items->empty()) return start + " []\n";
+    std::string out = start + "\n";
+    for (const std::string& item : *items) out += concat(indent, "- ", quoted(item), "\n");
+    return out;
   }
-  return concat(indent, row.leaf(), ": ", yaml_value(config, row, *text), "\n");
+  return concat(start, " ", yaml_value(row, value_text(config, row).value_or("")), "\n");
+}
+
+std::string json_text(const std::string& text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out = "\"";
+  for (char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += concat("\\", c);
+    } else if (byte < 0x20) {
+      out += concat("\\u00", kHex[byte >> 4], kHex[byte & 15]);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string json_value(const Config& config, const KeyRow& row) {
+  if (const auto* items = list_of(config, row)) {
+    std::vector<std::string> parts;
+    for (const std::string& item : *items) parts.push_back(json_text(item));
+    return concat("[", join(parts, ", "), "]");
+  }
+  const std::string text = value_text(config, row).value_or("");
+  const bool number = row.type == ValueType::kInt || row.type == ValueType::kNumber;
+  const bool literal = number || row.type == ValueType::kBool || text == "true" || text == "false";
+  return literal && text != "auto" ? text : json_text(text);
+}
+
+// What is written, sorted: a block's keys are below its name, a top-level key is below its own.
+using SortedRows = std::map<std::string, std::map<std::string, const KeyRow*>>;
+
+SortedRows rows_to_write(const Config& config) {
+  SortedRows out;
+  for (const KeyRow& row : schema()) {
+    if (row.slot == nullptr || !value_text(config, row)) continue;
+    if (row.written == Written::kWhenGiven && !config.given(row.name)) continue;
+    out[std::string(row.block().empty() ? row.leaf() : row.block())][std::string(row.leaf())] = &row;
+  }
+  return out;
 }
 
 }  // namespace
 
 std::string write_yaml(const Config& config) {
-  std::map<std::string, std::string> top;
-  std::map<std::string, std::map<std::string, std::string>> blocks;
-  for (const KeyRow& row : schema()) {
-    if (!is_written(config, row)) continue;
-    const std::string line = yaml_line(config, row, row.block().empty() ? "" : "  ");
-    if (line.empty()) continue;
-    if (row.block().empty()) {
-      top[std::string(row.leaf())] = line;
-    } else {
-      blocks[std::string(row.block())][std::string(row.leaf())] = line;
-    }
-  }
-  for (const auto& [name, lines] : blocks) {
-    std::string text = name + ":\n";
-    for (const auto& [key, line] : lines) text += line;
-    top[name] = text;
-  }
   std::string out;
-  for (const auto& [key, text] : top) out += text;
+  for (const auto& [top, rows] : rows_to_write(config)) {
+    const bool block = !rows.begin()->second->block().empty();
+    if (block) out += top + ":\n";
+    for (const auto& [key, row] : rows) out += yaml_line(config, *row, block ? "  " : "");
+  }
   return out;
+}
+
+std::string write_json(const Config& config) {
+  std::vector<std::string> lines;
+  for (const auto& [top, rows] : rows_to_write(config)) {
+    const bool block = !rows.begin()->second->block().empty();
+    std::vector<std::string> members;
+    for (const auto& [key, row] : rows) {
+      members.push_back(concat(block ? "    \"" : "  \"", key, "\": ", json_value(config, *row)));
+    }
+    const std::string text = join(members, ",\n");
+    lines.push_back(block ? concat("  \"", top, "\": {\n", text, "\n  }") : text);
+  }
+  return concat("{\n", join(lines, ",\n"), "\n}\n");
 }
 
 std::string explain(const Config& config) {
@@ -132,11 +170,11 @@ std::string explain(const Config& config) {
   size_t width = 0;
   for (const KeyRow& row : schema()) {
     if (row.slot == nullptr) continue;
-    if (!row.block().empty() && !config.given(row.name)) continue;
+    const bool given = config.given(row.name);
+    // Keys of other machines and of blocks would drown the rest where nobody gave them.
+    if (!given && (!row.block().empty() || row.support == Support::kNoEffect)) continue;
     const auto text = value_text(config, row);
-    // Keys of other machines would drown the rest where nobody gave them.
-    if (!config.given(row.name) && row.support == Support::kNoEffect) continue;
-    const std::string shown = concat(row.name, ": ", text ? yaml_value(config, row, *text) : "(not given)");
+    const std::string shown = concat(row.name, ": ", text ? yaml_value(row, *text) : "(not given)");
     width = std::max(width, shown.size());
     lines.emplace_back(shown, describe(config.origin_of(row.name)));
   }

@@ -10,6 +10,7 @@
 #include <map>
 #include <sstream>
 
+#include "accelerate/config/excerpt.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
@@ -29,17 +30,6 @@ std::vector<std::string> lines_of(const std::string& text) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
   }
   return lines;
-}
-
-// A line of the file for a message: short, and without control characters.
-std::string excerpt(const std::string& line) {
-  constexpr size_t kLongest = 60;
-  std::string out = trim(line);
-  if (out.size() > kLongest) out = out.substr(0, kLongest) + "...";
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return out;
 }
 
 int count_nodes(const RawNode& node) {

@@ -11,6 +11,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -92,9 +95,12 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
     action.sa_handler = SIG_DFL;
     ::sigaction(number, &action, nullptr);
   }
-  if (plan.stdin_fd >= 0 && ::dup2(plan.stdin_fd, STDIN_FILENO) < 0) fail_in_child(plan, SpawnStage::kRedirect);
-  if (plan.stdout_fd >= 0 && ::dup2(plan.stdout_fd, STDOUT_FILENO) < 0) fail_in_child(plan, SpawnStage::kRedirect);
-  if (plan.stderr_fd >= 0 && ::dup2(plan.stderr_fd, STDERR_FILENO) < 0) fail_in_child(plan, SpawnStage::kRedirect);
+  if (plan.stdin_fd >= 0 && ::dup2(plan.stdin_fd, STDIN_FILENO) < 0)
+    fail_in_child(plan, SpawnStage::kRedirect);
+  if (plan.stdout_fd >= 0 && ::dup2(plan.stdout_fd, STDOUT_FILENO) < 0)
+    fail_in_child(plan, SpawnStage::kRedirect);
+  if (plan.stderr_fd >= 0 && ::dup2(plan.stderr_fd, STDERR_FILENO) < 0)
+    fail_in_child(plan, SpawnStage::kRedirect);
   for (size_t i = 0; i < plan.inherited_count; ++i) {
     if (::fcntl(plan.inherited_fds[i], F_SETFD, 0) != 0) fail_in_child(plan, SpawnStage::kRedirect);
   }
@@ -120,7 +126,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   }
   ErrorText text{.what = concat("can't execute ", options.program, ": ", reason)};
   if (failure.error_number == ENOEXEC) {
-    text.hint = "A script needs a first line such as #!/bin/sh; a program must be built for this kind of machine.";
+    text.hint =
+        "A script needs a first line such as #!/bin/sh; a program must be built for this kind of machine.";
   } else if (failure.error_number == E2BIG) {
     text.hint = "The arguments and environment variables together are too long.";
   }
@@ -148,6 +155,33 @@ void set_nonblocking(const UniqueFd& fd) {
   if (fd) ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
 }
 
+// State and process group of a process by /proc, "Z" for a zombie; nothing when it is gone.
+std::optional<std::pair<char, pid_t>> read_state_and_group(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  // The name before the last ')' may hold anything.
+  std::istringstream rest(line.substr(std::min(line.rfind(')') + 1, line.size())));
+  char state = 0;
+  pid_t parent = 0;
+  pid_t group = 0;
+  rest >> state >> parent >> group;
+  return rest ? std::make_optional(std::pair(state, group)) : std::nullopt;
+}
+
+// kill(2) counts zombies, which stay for as long as an init that reaps lazily, or a container without one,
+// lets them.
+bool has_living_member(pid_t group) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string pid = entry.path().filename().string();
+    if (!parse_int(pid)) continue;
+    const auto found = read_state_and_group(pid);
+    if (found && found->second == group && found->first != 'Z' && found->first != 'X') return true;
+  }
+  return false;
+}
+
 WaitStatus to_status(int raw) {
   WaitStatus out;
   if (WIFSIGNALED(raw)) {
@@ -168,10 +202,11 @@ std::string signal_name(int signal_number) {
     const char* name;
   };
   static constexpr Entry kNames[] = {
-      {SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},   {SIGTRAP, "SIGTRAP"},
-      {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"},
-      {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"}, {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"},
-      {SIGCHLD, "SIGCHLD"}, {SIGCONT, "SIGCONT"}, {SIGSTOP, "SIGSTOP"}, {SIGTSTP, "SIGTSTP"}, {SIGXCPU, "SIGXCPU"},
+      {SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
+      {SIGTRAP, "SIGTRAP"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+      {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"}, {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"},
+      {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"}, {SIGCHLD, "SIGCHLD"},
+      {SIGCONT, "SIGCONT"}, {SIGSTOP, "SIGSTOP"}, {SIGTSTP, "SIGTSTP"}, {SIGXCPU, "SIGXCPU"},
       {SIGXFSZ, "SIGXFSZ"}, {SIGSYS, "SIGSYS"},
   };
   for (const Entry& entry : kNames) {
@@ -192,7 +227,9 @@ ChildProcess::ChildProcess(pid_t pid, bool leads_group, UniqueFd stdout_pipe, Un
   set_nonblocking(stderr_);
 }
 
-ChildProcess::ChildProcess(ChildProcess&& other) noexcept { *this = std::move(other); }
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept {
+  *this = std::move(other);
+}
 
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   if (this == &other) return *this;
@@ -207,7 +244,9 @@ ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   return *this;
 }
 
-ChildProcess::~ChildProcess() { kill_and_reap(); }
+ChildProcess::~ChildProcess() {
+  kill_and_reap();
+}
 
 void ChildProcess::kill_and_reap() noexcept {
   if (pid_ <= 0) return;
@@ -259,7 +298,7 @@ bool ChildProcess::group_exists() {
   if (pid_ <= 0 || group_gone_ || !leads_group_) return false;
   if (!status_) return true;
   if (::kill(-pid_, 0) != 0 && errno == ESRCH) group_gone_ = true;
-  return !group_gone_;
+  return !group_gone_ && has_living_member(pid_);
 }
 
 ChildProcess spawn(const SpawnOptions& options) {
@@ -281,21 +320,21 @@ ChildProcess spawn(const SpawnOptions& options) {
   if (options.standard_output == ChildOutput::kPipe) std::tie(stdout_read, stdout_write) = make_pipe();
   if (options.standard_error == ChildOutput::kPipe) std::tie(stderr_read, stderr_write) = make_pipe();
 
-  const ChildPlan plan{.program = options.program.c_str(),
-                       .argv = argv.data(),
-                       .envp = envp.data(),
-                       .working_directory =
-                           options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
-                       .stdin_fd = null_input.get(),
-                       .stdout_fd = stdout_write.get(),
-                       .stderr_fd = stderr_write.get(),
-                       .error_fd = error_write.get(),
-                       .inherited_fds = options.inherited_fds.data(),
-                       .inherited_count = options.inherited_fds.size(),
-                       .keep_ignored = keep_ignored,
-                       .own_process_group = options.own_process_group,
-                       .parent_death_signal = options.parent_death_signal,
-                       .parent = ::getpid()};
+  const ChildPlan plan{
+      .program = options.program.c_str(),
+      .argv = argv.data(),
+      .envp = envp.data(),
+      .working_directory = options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
+      .stdin_fd = null_input.get(),
+      .stdout_fd = stdout_write.get(),
+      .stderr_fd = stderr_write.get(),
+      .error_fd = error_write.get(),
+      .inherited_fds = options.inherited_fds.data(),
+      .inherited_count = options.inherited_fds.size(),
+      .keep_ignored = keep_ignored,
+      .own_process_group = options.own_process_group,
+      .parent_death_signal = options.parent_death_signal,
+      .parent = ::getpid()};
   const pid_t pid = fork_blocked(plan);
   // Both sides set the group, so that it exists whoever runs first; after exec this fails, harmlessly.
   if (options.own_process_group) ::setpgid(pid, pid);

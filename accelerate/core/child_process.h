@@ -46,7 +46,8 @@ struct SpawnOptions {
   bool own_process_group = true;
   /// The child is killed when the thread that called spawn() ends, however that happens. 0: it is not.
   int parent_death_signal = 9;
-  /// Signals that the child goes on ignoring if we do (nohup's SIGHUP). All others start with their default action.
+  /// Signals that the child goes on ignoring if we do (nohup's SIGHUP). All others start with their default
+  /// action.
   std::vector<int> keep_ignored;
 };
 
@@ -77,7 +78,7 @@ class ChildProcess {
   bool signal(int signal_number);
   /// Sends a signal to the child's process group, which may outlive the child. False when the group is empty.
   bool signal_group(int signal_number);
-  /// True while any process of the child's group exists, zombies included.
+  /// True while any process of the child's group lives; zombies do not count.
   bool group_exists();
 
  private:

@@ -6,12 +6,15 @@
 
 namespace accelerate {
 
-/// A point in time after which a wait gives up. Every wait of the library takes one. Uses the monotonic clock.
+/// A point in time after which a wait gives up. Every wait of the library takes one. Uses the monotonic
+/// clock.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline after(std::chrono::milliseconds duration) { return Deadline(Clock::now() + duration, duration); }
+  static Deadline after(std::chrono::milliseconds duration) {
+    return Deadline(Clock::now() + duration, duration);
+  }
 
   bool expired() const { return Clock::now() >= end_; }
 

@@ -26,6 +26,18 @@ std::string compose(const ErrorText& text) {
 Error::Error(ErrorText text, ExitCode code)
     : std::runtime_error(compose(text)), text_(std::move(text)), code_(code) {}
 
-std::string errno_text(int error_number) { return concat(std::strerror(error_number), " (", error_number, ")"); }
+std::string error_message(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find("\nException raised from "));
+}
+
+int exit_code(const std::exception& error) {
+  const auto* own = dynamic_cast<const Error*>(&error);
+  return own != nullptr ? own->exit_code() : static_cast<int>(ExitCode::kFailure);
+}
+
+std::string errno_text(int error_number) {
+  return concat(std::strerror(error_number), " (", error_number, ")");
+}
 
 }  // namespace accelerate

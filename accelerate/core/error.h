@@ -6,8 +6,9 @@
 
 namespace accelerate {
 
-/// What a process that ends because of one of our errors should exit with. `accel launch` tells a rank that failed
-/// by itself from one that only lost its peers by kCommError. Documented in README.md; never renumbered.
+/// What a process that ends because of one of our errors should exit with. `accel launch` tells a rank that
+/// failed by itself from one that only lost its peers by kCommError. Documented in README.md; never
+/// renumbered.
 enum class ExitCode : int {
   kSuccess = 0,
   kFailure = 1,          ///< any other error
@@ -71,6 +72,12 @@ class CheckpointError : public Error {
  public:
   explicit CheckpointError(ErrorText text) : Error(std::move(text), ExitCode::kCheckpointError) {}
 };
+
+/// What an exception says, without the stack trace that torch's errors carry. For main().
+std::string error_message(const std::exception& error);
+
+/// What main() should return for an exception: its own code for an Error, 1 for any other.
+int exit_code(const std::exception& error);
 
 /// "No space left on device (28)".
 std::string errno_text(int error_number);

@@ -20,7 +20,8 @@ namespace {
 [[noreturn]] void fail(const std::string& action, const std::string& path, int error) {
   std::string hint;
   if (error == ENOSPC || error == EDQUOT) hint = "Free some space there or choose another folder.";
-  if (error == EACCES || error == EPERM || error == EROFS) hint = "Check who may write there, or choose another folder.";
+  if (error == EACCES || error == EPERM || error == EROFS)
+    hint = "Check who may write there, or choose another folder.";
   if (error == ENOENT) hint = "Check the path.";
   throw CheckpointError({.what = concat(action, " ", path), .got = errno_text(error), .hint = hint});
 }
@@ -87,7 +88,8 @@ class SystemFiles final : public FileSystem {
   std::vector<std::string> list(const std::string& path) override {
     std::error_code error;
     std::vector<std::string> names;
-    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+         entry.increment(error)) {
       names.push_back(entry->path().filename().string());
     }
     if (error) fail("reading the folder", path, error.value());
@@ -127,9 +129,11 @@ void write_file_atomically(FileSystem& files, const std::string& path,
   }
 }
 
-void write_file_atomically(FileSystem& files, const std::string& path, const std::string& content, unsigned mode) {
+void write_file_atomically(FileSystem& files, const std::string& path, const std::string& content,
+                           unsigned mode) {
   write_file_atomically(
-      files, path, [&](WritableFile& file) { file.write(std::as_bytes(std::span(content.data(), content.size()))); },
+      files, path,
+      [&](WritableFile& file) { file.write(std::as_bytes(std::span(content.data(), content.size()))); },
       mode);
 }
 

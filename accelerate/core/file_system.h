@@ -20,8 +20,8 @@ class WritableFile {
   virtual void close() = 0;
 };
 
-/// The one seam through which files are written, so that tests can fail or stop at the N-th call. Every method throws
-/// CheckpointError naming the path and the system's reason.
+/// The one seam through which files are written, so that tests can fail or stop at the N-th call. Every
+/// method throws CheckpointError naming the path and the system's reason.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -44,8 +44,9 @@ class FileSystem {
 /// The operating system's files. Thread-safe; holds no state.
 FileSystem& system_files();
 
-/// Writes `path` so that at every moment either the old file or the complete new one is there: temporary file in the
-/// same folder, data, fsync, rename, fsync of the folder. The temporary file is removed when `fill` or a step throws.
+/// Writes `path` so that at every moment either the old file or the complete new one is there: temporary file
+/// in the same folder, data, fsync, rename, fsync of the folder. The temporary file is removed when `fill` or
+/// a step throws.
 void write_file_atomically(FileSystem& files, const std::string& path,
                            const std::function<void(WritableFile&)>& fill, unsigned mode = 0644);
 

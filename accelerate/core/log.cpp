@@ -60,8 +60,9 @@ void Logger::warning_once(std::string_view message, LogRanks ranks) {
 void Logger::log(LogLevel level, std::string_view message, LogRanks ranks) {
   if (level < level_ || level == LogLevel::kOff) return;
   if (ranks == LogRanks::kMain && rank_ != 0) return;
-  const std::string line = ranks == LogRanks::kAll ? concat("[rank ", rank_, "] ", level_prefix(level), message)
-                                                   : concat(level_prefix(level), message);
+  const std::string line = ranks == LogRanks::kAll
+                               ? concat("[rank ", rank_, "] ", level_prefix(level), message)
+                               : concat(level_prefix(level), message);
   const std::lock_guard lock(mutex_);
   sink_(line);
 }

@@ -22,22 +22,28 @@ enum class LogRanks {
   kAll,   ///< every rank, each line marked "[rank R]"
 };
 
-/// Writes whole lines, so that those of several ranks never mix within a line. Thread-safe. Each Accelerator has
-/// its own; nothing is process-wide.
+/// Writes whole lines, so that those of several ranks never mix within a line. Thread-safe. Each Accelerator
+/// has its own; nothing is process-wide.
 class Logger {
  public:
   using Sink = std::function<void(std::string_view line)>;
 
-  /// `rank` is the global rank of the owner. Without `sink`, lines go to standard error, each in one write(2).
-  /// The level defaults to `info`; callers pass what ACCELERATE_LOG_LEVEL says.
+  /// `rank` is the global rank of the owner. Without `sink`, lines go to standard error, each in one
+  /// write(2). The level defaults to `info`; callers pass what ACCELERATE_LOG_LEVEL says.
   explicit Logger(int rank = 0, LogLevel level = LogLevel::kInfo, Sink sink = {});
 
-  void debug(std::string_view message, LogRanks ranks = LogRanks::kMain) { log(LogLevel::kDebug, message, ranks); }
-  void info(std::string_view message, LogRanks ranks = LogRanks::kMain) { log(LogLevel::kInfo, message, ranks); }
+  void debug(std::string_view message, LogRanks ranks = LogRanks::kMain) {
+    log(LogLevel::kDebug, message, ranks);
+  }
+  void info(std::string_view message, LogRanks ranks = LogRanks::kMain) {
+    log(LogLevel::kInfo, message, ranks);
+  }
   void warning(std::string_view message, LogRanks ranks = LogRanks::kMain) {
     log(LogLevel::kWarning, message, ranks);
   }
-  void error(std::string_view message, LogRanks ranks = LogRanks::kMain) { log(LogLevel::kError, message, ranks); }
+  void error(std::string_view message, LogRanks ranks = LogRanks::kMain) {
+    log(LogLevel::kError, message, ranks);
+  }
   /// As warning(), but a message that this logger has printed before is dropped.
   void warning_once(std::string_view message, LogRanks ranks = LogRanks::kMain);
 

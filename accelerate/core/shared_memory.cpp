@@ -27,7 +27,9 @@ std::string random_hex() {
   return text.data();
 }
 
-std::string user_prefix() { return concat("accelerate-", ::getuid(), "-"); }
+std::string user_prefix() {
+  return concat("accelerate-", ::getuid(), "-");
+}
 
 uint64_t free_bytes(const std::string& directory) {
   struct statvfs info {};
@@ -35,13 +37,16 @@ uint64_t free_bytes(const std::string& directory) {
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
-bool is_tmpfs_full(int error) { return error == ENOSPC || error == ENOMEM || error == EDQUOT || error == EFBIG; }
+bool is_tmpfs_full(int error) {
+  return error == ENOSPC || error == ENOMEM || error == EDQUOT || error == EFBIG;
+}
 
 }  // namespace
 
 SharedMemoryMapping::SharedMemoryMapping(int fd, size_t size_bytes, bool writable, const std::string& what)
     : size_bytes_(size_bytes), writable_(writable) {
-  void* address = ::mmap(nullptr, size_bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  void* address =
+      ::mmap(nullptr, size_bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) {
     throw DataError({.what = concat("mapping ", what, " (", format_bytes(size_bytes), ")"),
                      .got = errno_text(errno),
@@ -74,7 +79,8 @@ SharedMemorySegment::SharedMemorySegment(const std::string& job_id, size_t size_
                                          const SharedMemoryOptions& options)
     : job_id_(job_id), size_bytes_(size_bytes) {
   std::string problem;
-  if (size_bytes == 0) throw DataError({.what = "a shared-memory segment of 0 bytes", .hint = "The data set is empty."});
+  if (size_bytes == 0)
+    throw DataError({.what = "a shared-memory segment of 0 bytes", .hint = "The data set is empty."});
   if (open_in(options.directory, &problem)) return;
   if (!options.fallback_directory.empty()) {
     std::string second;
@@ -91,7 +97,8 @@ bool SharedMemorySegment::open_in(const std::string& directory, std::string* pro
   UniqueFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   std::string path;
   if (!fd && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
-    // A file system without unnamed files: the name is there from the start, and the sweep covers a killed builder.
+    // A file system without unnamed files: the name is there from the start, and the sweep covers a killed
+    // builder.
     path = concat(directory, "/", user_prefix(), job_id_, "-", random_hex());
     fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   }
@@ -104,10 +111,10 @@ bool SharedMemorySegment::open_in(const std::string& directory, std::string* pro
   if (error != 0) {
     if (!path.empty()) ::unlink(path.c_str());
     fd.reset();  // gives the pages back that were reserved, so that the figure below is right
-    *problem = is_tmpfs_full(error)
-                   ? concat(directory, " needs ", size_bytes_, " bytes (", format_bytes(size_bytes_), "), has ",
-                            free_bytes(directory), " bytes free (", format_bytes(free_bytes(directory)), ")")
-                   : concat(directory, ": ", errno_text(error));
+    *problem = is_tmpfs_full(error) ? concat(directory, " needs ", size_bytes_, " bytes (",
+                                             format_bytes(size_bytes_), "), has ", free_bytes(directory),
+                                             " bytes free (", format_bytes(free_bytes(directory)), ")")
+                                    : concat(directory, ": ", errno_text(error));
     return false;
   }
   directory_ = directory;
@@ -116,7 +123,9 @@ bool SharedMemorySegment::open_in(const std::string& directory, std::string* pro
   return true;
 }
 
-SharedMemorySegment::~SharedMemorySegment() { withdraw(); }
+SharedMemorySegment::~SharedMemorySegment() {
+  withdraw();
+}
 
 SharedMemoryMapping SharedMemorySegment::map_writable() const {
   return {fd_.get(), size_bytes_, true, "a shared-memory segment in " + directory_};
@@ -133,7 +142,8 @@ std::string SharedMemorySegment::publish() {
     }
     if (errno != EEXIST) break;
   }
-  throw DataError({.what = concat("naming a shared-memory segment in ", directory_), .got = errno_text(errno)});
+  throw DataError(
+      {.what = concat("naming a shared-memory segment in ", directory_), .got = errno_text(errno)});
 }
 
 void SharedMemorySegment::withdraw() noexcept {
@@ -146,9 +156,10 @@ SharedMemoryMapping attach_shared_memory(const std::string& path, size_t size_by
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0) {
-    throw DataError({.what = concat("attaching to the shared data set at ", path),
-                     .got = errno_text(errno),
-                     .hint = "The rank that built it may have ended, or /dev/shm is not shared between the ranks."});
+    throw DataError(
+        {.what = concat("attaching to the shared data set at ", path),
+         .got = errno_text(errno),
+         .hint = "The rank that built it may have ended, or /dev/shm is not shared between the ranks."});
   }
   if (info.st_uid != ::getuid() || static_cast<size_t>(info.st_size) < size_bytes) {
     throw DataError({.what = concat("the shared data set at ", path),

@@ -10,20 +10,23 @@
 namespace accelerate {
 
 // Note [Shared-memory segments]
-// A segment is a file in /dev/shm (or, where that is too small, in a folder on disk), mapped by the ranks of one
-// machine.
-//   Build   It is created without a name (O_TMPFILE) and its pages are reserved with posix_fallocate before anything
-//           is written: a full /dev/shm is an error with numbers, never a SIGBUS. A builder that is killed leaves
-//           nothing, since there is no name yet.
-//   Publish Once filled, it gets the name accelerate-<uid>-<job>-<random> (mode 0600; linkat fails if the name
-//           exists), the other ranks open it read-only, and the name is removed as soon as all have: from then on it
-//           lives exactly as long as its mappings.
-//   Sweep   Whoever publishes a name holds a lock (flock) on the file. A process that was killed between publish and
-//           removal has lost its lock, so that any later start may remove the name. Locks, unlike process ids, hold
-//           across containers that share /dev/shm.
+// A segment is a file in /dev/shm (or, where that is too small, in a folder on disk), mapped by the ranks of
+// one machine.
+//   Build   It is created without a name (O_TMPFILE) and its pages are reserved with posix_fallocate before
+//   anything
+//           is written: a full /dev/shm is an error with numbers, never a SIGBUS. A builder that is killed
+//           leaves nothing, since there is no name yet.
+//   Publish Once filled, it gets the name accelerate-<uid>-<job>-<random> (mode 0600; linkat fails if the
+//   name
+//           exists), the other ranks open it read-only, and the name is removed as soon as all have: from
+//           then on it lives exactly as long as its mappings.
+//   Sweep   Whoever publishes a name holds a lock (flock) on the file. A process that was killed between
+//   publish and
+//           removal has lost its lock, so that any later start may remove the name. Locks, unlike process
+//           ids, hold across containers that share /dev/shm.
 
-/// A mapping of a shared segment. Movable; unmaps itself. The memory stays valid for as long as this lives, also after
-/// the name is gone.
+/// A mapping of a shared segment. Movable; unmaps itself. The memory stays valid for as long as this lives,
+/// also after the name is gone.
 class SharedMemoryMapping {
  public:
   SharedMemoryMapping() = default;
@@ -61,8 +64,8 @@ struct SharedMemoryOptions {
 class SharedMemorySegment {
  public:
   /// Reserves `size_bytes` (> 0) for the job `job_id` (letters, digits, '-', '_', '.').
-  /// @throws DataError naming the folder with the bytes needed and free when there is too little room, or the folder
-  /// can't be written.
+  /// @throws DataError naming the folder with the bytes needed and free when there is too little room, or the
+  /// folder can't be written.
   SharedMemorySegment(const std::string& job_id, size_t size_bytes, const SharedMemoryOptions& options = {});
   /// Removes the name if it was published and not withdrawn.
   ~SharedMemorySegment();
@@ -93,8 +96,8 @@ class SharedMemorySegment {
 /// @throws DataError when it is not there, belongs to another user, or has another size.
 SharedMemoryMapping attach_shared_memory(const std::string& path, size_t size_bytes);
 
-/// Removes this user's segments whose publisher is dead, and, if `job_id` is not empty, all of that job. Returns how
-/// many were removed. Never throws: leftovers are a nuisance, not an error.
+/// Removes this user's segments whose publisher is dead, and, if `job_id` is not empty, all of that job.
+/// Returns how many were removed. Never throws: leftovers are a nuisance, not an error.
 int sweep_shared_memory(const std::string& job_id = {}, const std::string& directory = "/dev/shm") noexcept;
 
 }  // namespace accelerate

@@ -29,7 +29,8 @@ int remove_matches(int directory, const char* prefix, size_t prefix_bytes) noexc
     if (got <= 0) return removed;
     for (long at = 0; at < got;) {
       const auto* entry = reinterpret_cast<const KernelDirent*>(buffer + at);
-      if (std::strncmp(entry->name, prefix, prefix_bytes) == 0 && ::unlinkat(directory, entry->name, 0) == 0) {
+      if (std::strncmp(entry->name, prefix, prefix_bytes) == 0 &&
+          ::unlinkat(directory, entry->name, 0) == 0) {
         ++removed;
       }
       at += entry->record_bytes;

@@ -10,7 +10,9 @@
 namespace accelerate {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'; }
+bool is_space(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
+}
 
 // What two spellings are compared by: case and the choice of '-' or '_' are no difference.
 std::string folded(std::string_view text) {

@@ -27,7 +27,8 @@ std::string to_lower(std::string_view text);
 /// ASCII upper case.
 std::string to_upper(std::string_view text);
 
-/// Parts of `text` between `separator`; empty parts are kept, so "a,,b" gives three. An empty text gives none.
+/// Parts of `text` between `separator`; empty parts are kept, so "a,,b" gives three. An empty text gives
+/// none.
 std::vector<std::string> split(std::string_view text, char separator);
 
 /// Parts joined by `separator`.
@@ -42,8 +43,9 @@ std::optional<double> parse_double(std::string_view text);
 /// HF Accelerate's booleans, any case: y yes t true on 1 / n no f false off 0; nothing for any other text.
 std::optional<bool> parse_bool(std::string_view text);
 
-/// The candidate with the smallest edit distance to `text` (insert, delete, replace, swap of neighbours; case and
-/// the difference between '-' and '_' cost nothing), or nothing if none is near enough to be a likely slip.
+/// The candidate with the smallest edit distance to `text` (insert, delete, replace, swap of neighbours; case
+/// and the difference between '-' and '_' cost nothing), or nothing if none is near enough to be a likely
+/// slip.
 std::optional<std::string> nearest_name(std::string_view text, std::span<const std::string> candidates);
 
 /// `bytes` for people, in units of 1024: "512 B", "1.5 MiB".

@@ -11,7 +11,8 @@
 namespace accelerate {
 
 /// "MAJOR.MINOR.PATCH" of the headers that are being compiled.
-inline constexpr const char* kVersion = ACCELERATE_DETAIL_STR(ACCELERATE_VERSION_MAJOR) "." ACCELERATE_DETAIL_STR(
-    ACCELERATE_VERSION_MINOR) "." ACCELERATE_DETAIL_STR(ACCELERATE_VERSION_PATCH);
+inline constexpr const char* kVersion =
+    ACCELERATE_DETAIL_STR(ACCELERATE_VERSION_MAJOR) "." ACCELERATE_DETAIL_STR(
+        ACCELERATE_VERSION_MINOR) "." ACCELERATE_DETAIL_STR(ACCELERATE_VERSION_PATCH);
 
 }  // namespace accelerate

@@ -17,8 +17,8 @@ struct LoaderProgress {
   bool end_of_dataloader() const { return batches_left == 1; }
 };
 
-/// The loops over prepared loaders that are running, innermost last. A loop that is left half way (break, exception)
-/// takes itself out. One thread a rank.
+/// The loops over prepared loaders that are running, innermost last. A loop that is left half way (break,
+/// exception) takes itself out. One thread a rank.
 class ActiveLoaders {
  public:
   void push(std::shared_ptr<LoaderProgress> progress) { stack_.push_back(std::move(progress)); }

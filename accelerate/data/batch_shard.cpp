@@ -49,8 +49,8 @@ std::vector<int64_t> BatchShard::positions(int64_t k) const {
   return out;
 }
 
-std::vector<std::vector<int64_t>> shard_batches(const std::vector<std::vector<int64_t>>& batches, int64_t world_size,
-                                                int64_t rank, bool even_batches) {
+std::vector<std::vector<int64_t>> shard_batches(const std::vector<std::vector<int64_t>>& batches,
+                                                int64_t world_size, int64_t rank, bool even_batches) {
   std::vector<std::vector<int64_t>> out;
   const auto count = static_cast<int64_t>(batches.size());
   const int64_t rounds = count / world_size;

@@ -6,14 +6,18 @@
 namespace accelerate {
 
 // Note [Order of batches]
-// An epoch visits positions 0..n-1 of the sampler's order. They are cut into source batches B of b consecutive
-// positions (a short last one is removed by drop_last). What rank r of W sees, as HF Accelerate's BatchSamplerShard:
-//   split_batches off   Source batch iW+r in round i, for all rounds that are complete with full batches. What is left,
-//                       the tail, is laid out flat; with even_batches it is completed to W*b positions by repeating
-//                       from the epoch's start, and rank r takes its b of them. Without, rank r takes tail batch r, if
-//                       there is one.
-//   split_batches on    b must be a multiple of W; every rank takes its b/W positions of each source batch. A short last
-//                       batch is completed from the epoch's start (even_batches), or the ranks share what there is.
+// An epoch visits positions 0..n-1 of the sampler's order. They are cut into source batches B of b
+// consecutive positions (a short last one is removed by drop_last). What rank r of W sees, as HF Accelerate's
+// BatchSamplerShard:
+//   split_batches off   Source batch iW+r in round i, for all rounds that are complete with full batches.
+//   What is left,
+//                       the tail, is laid out flat; with even_batches it is completed to W*b positions by
+//                       repeating from the epoch's start, and rank r takes its b of them. Without, rank r
+//                       takes tail batch r, if there is one.
+//   split_batches on    b must be a multiple of W; every rank takes its b/W positions of each source batch. A
+//   short last
+//                       batch is completed from the epoch's start (even_batches), or the ranks share what
+//                       there is.
 // All of it is arithmetic: batch k of a rank needs none of the batches before it.
 
 /// Which part of an epoch one rank sees.
@@ -34,7 +38,7 @@ struct BatchShard {
 
 /// As above for source batches of any sizes (a user's batch sampler): the tail goes to the first ranks; with
 /// `even_batches` the others get the first source batches again.
-std::vector<std::vector<int64_t>> shard_batches(const std::vector<std::vector<int64_t>>& batches, int64_t world_size,
-                                                int64_t rank, bool even_batches);
+std::vector<std::vector<int64_t>> shard_batches(const std::vector<std::vector<int64_t>>& batches,
+                                                int64_t world_size, int64_t rank, bool even_batches);
 
 }  // namespace accelerate

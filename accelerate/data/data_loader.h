@@ -17,14 +17,16 @@ struct DataLoaderOptions {
   bool shuffle = false;
   /// Leave out the last samples when they fill no batch.
   bool drop_last = false;
-  /// Seed of the order. Default: what the main process's generator is seeded with when the loader is prepared.
+  /// Seed of the order. Default: what the main process's generator is seeded with when the loader is
+  /// prepared.
   std::optional<uint64_t> seed = std::nullopt;
   /// An order of your own; excludes `shuffle`.
   std::shared_ptr<const Sampler> sampler = nullptr;
 };
 
-/// A data set and how to cut it into batches. Give it to Accelerator::prepare(), which makes it a loader of this
-/// rank's part. A data set is any type with `size()` and `get_batch(std::span<const int64_t>)`, cheap to copy.
+/// A data set and how to cut it into batches. Give it to Accelerator::prepare(), which makes it a loader of
+/// this rank's part. A data set is any type with `size()` and `get_batch(std::span<const int64_t>)`, cheap to
+/// copy.
 template <class Dataset>
 class DataLoader {
  public:

@@ -9,8 +9,8 @@
 namespace accelerate::detail {
 namespace {
 
-void check_options(const DataLoaderOptions& options, const DataLoaderConfiguration& configuration, int world_size,
-                   int rank) {
+void check_options(const DataLoaderOptions& options, const DataLoaderConfiguration& configuration,
+                   int world_size, int rank) {
   if (options.batch_size <= 0) {
     throw DataError({.what = "batch size of a data loader",
                      .expected = "a positive number",
@@ -68,8 +68,8 @@ LoaderCore::LoaderCore(const ProcessContext& context, int64_t dataset_size, cons
                                    " samples are fewer than one round of ", total_batch_size(),
                                    ", and drop_last is on"));
   } else if (shard_.even_batches && shard_.num_positions < total_batch_size() && shard_.num_positions > 0) {
-    context.logger->warning(concat(shard_.num_positions, " samples < ", batch_size_per_rank(), " x ", world_size,
-                                   ": samples will repeat"));
+    context.logger->warning(concat(shard_.num_positions, " samples < ", batch_size_per_rank(), " x ",
+                                   world_size, ": samples will repeat"));
   }
 }
 
@@ -77,7 +77,9 @@ int64_t LoaderCore::batch_size_per_rank() const {
   return shard_.split_batches ? shard_.batch_size / shard_.world_size : shard_.batch_size;
 }
 
-int64_t LoaderCore::total_batch_size() const { return batch_size_per_rank() * shard_.world_size; }
+int64_t LoaderCore::total_batch_size() const {
+  return batch_size_per_rank() * shard_.world_size;
+}
 
 int64_t LoaderCore::remainder() const {
   return shard_.drop_last || !shard_.even_batches ? 0 : shard_.num_positions % total_batch_size();
@@ -94,7 +96,9 @@ LoaderPass::LoaderPass(std::shared_ptr<LoaderCore> core)
   core_->active()->push(progress_);
 }
 
-LoaderPass::~LoaderPass() { core_->active()->remove(progress_.get()); }
+LoaderPass::~LoaderPass() {
+  core_->active()->remove(progress_.get());
+}
 
 std::span<const int64_t> LoaderPass::advance() {
   --progress_->batches_left;

@@ -16,11 +16,11 @@ namespace accelerate {
 
 /// How an Accelerator shares batches out to its ranks; the names and defaults are HF's.
 struct DataLoaderConfiguration {
-  /// The loader's batch size is that of all ranks together and must be a multiple of their number. Default: it is that
-  /// of each rank.
+  /// The loader's batch size is that of all ranks together and must be a multiple of their number. Default:
+  /// it is that of each rank.
   bool split_batches = false;
-  /// Complete the last round with samples from the epoch's start, so that all ranks see equally many, equally large
-  /// batches. Without it, evaluation must not run collectives in every step.
+  /// Complete the last round with samples from the epoch's start, so that all ranks see equally many, equally
+  /// large batches. Without it, evaluation must not run collectives in every step.
   bool even_batches = true;
   /// Seeds all shuffling loaders that have no seed of their own.
   std::optional<uint64_t> data_seed = std::nullopt;
@@ -34,7 +34,8 @@ namespace detail {
 class LoaderCore {
  public:
   /// Collective if the options ask for a shuffle without a seed: the main process's seed is agreed on.
-  /// @throws DataError for a batch size that is not positive or, with split_batches, no multiple of the world size.
+  /// @throws DataError for a batch size that is not positive or, with split_batches, no multiple of the world
+  /// size.
   LoaderCore(const ProcessContext& context, int64_t dataset_size, const DataLoaderOptions& options,
              const DataLoaderConfiguration& configuration, std::shared_ptr<ActiveLoaders> active);
 
@@ -82,8 +83,8 @@ class LoaderPass {
 
 }  // namespace detail
 
-/// A loader of this rank's part of the data. Iterate with `for (auto& batch : loader)`; every such loop is one epoch,
-/// with its own order, also when it is left half way. Cheap to copy: copies share the epoch count.
+/// A loader of this rank's part of the data. Iterate with `for (auto& batch : loader)`; every such loop is
+/// one epoch, with its own order, also when it is left half way. Cheap to copy: copies share the epoch count.
 template <class Dataset>
 class PreparedDataLoader {
  public:

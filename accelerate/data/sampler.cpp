@@ -24,7 +24,8 @@ std::vector<int64_t> SequentialSampler::order(int64_t) const {
   return out;
 }
 
-RandomSampler::RandomSampler(int64_t num_samples, uint64_t seed, bool replacement, std::optional<int64_t> draws)
+RandomSampler::RandomSampler(int64_t num_samples, uint64_t seed, bool replacement,
+                             std::optional<int64_t> draws)
     : num_samples_(num_samples), seed_(seed), replacement_(replacement), draws_(draws.value_or(num_samples)) {
   if (num_samples < 0 || draws_ < 0 || (num_samples == 0 && draws_ > 0)) {
     throw DataError({.what = "random sampler",

@@ -6,8 +6,8 @@
 
 namespace accelerate {
 
-/// Decides in which order the samples of an epoch are visited. A pure function of the epoch: equal on all ranks and
-/// in every run.
+/// Decides in which order the samples of an epoch are visited. A pure function of the epoch: equal on all
+/// ranks and in every run.
 class Sampler {
  public:
   virtual ~Sampler() = default;
@@ -28,13 +28,14 @@ class SequentialSampler final : public Sampler {
   int64_t num_samples_;
 };
 
-/// A fresh random order each epoch, seeded with seed + epoch: the order of HF Accelerate's SeedableRandomSampler, which
-/// is that of torch.randperm and torch.randint with the same seed in Python.
+/// A fresh random order each epoch, seeded with seed + epoch: the order of HF Accelerate's
+/// SeedableRandomSampler, which is that of torch.randperm and torch.randint with the same seed in Python.
 class RandomSampler final : public Sampler {
  public:
-  /// Draws `draws` numbers (default: as many as there are samples) from 0..num_samples-1; without replacement every
-  /// sample comes once before any comes again.
-  RandomSampler(int64_t num_samples, uint64_t seed, bool replacement = false, std::optional<int64_t> draws = {});
+  /// Draws `draws` numbers (default: as many as there are samples) from 0..num_samples-1; without replacement
+  /// every sample comes once before any comes again.
+  RandomSampler(int64_t num_samples, uint64_t seed, bool replacement = false,
+                std::optional<int64_t> draws = {});
   int64_t size() const override { return draws_; }
   std::vector<int64_t> order(int64_t epoch) const override;
 

@@ -18,9 +18,9 @@ struct SharedMemoryDataset::Contents {
 namespace {
 
 // Note [Building a shared data set]
-// Keys in the store, per machine and data set: `ready` counts the waiting ranks, so that the segment gets its name
-// only when all are about to open it; `result` is the layout, or "!" and the builder's error; `attached` counts those
-// that have opened it, after which the name goes.
+// Keys in the store, per machine and data set: `ready` counts the waiting ranks, so that the segment gets its
+// name only when all are about to open it; `result` is the layout, or "!" and the builder's error; `attached`
+// counts those that have opened it, after which the name goes.
 struct Keys {
   std::string ready, all_ready, result, attached, all_attached;
 
@@ -45,8 +45,8 @@ void count_up(Store& store, const std::string& counter, const std::string& done,
                    .rank = context.topology.rank});
 }
 
-TensorDict build_segment(const ProcessContext& context, const Keys& keys, const std::function<TensorDict()>& load,
-                         const SharedMemoryDatasetOptions& options) {
+TensorDict build_segment(const ProcessContext& context, const Keys& keys,
+                         const std::function<TensorDict()>& load, const SharedMemoryDatasetOptions& options) {
   Store& store = *context.communicator->store();
   const int64_t peers = context.topology.local_world_size - 1;
   sweep_shared_memory({}, options.directory);
@@ -58,7 +58,8 @@ TensorDict build_segment(const ProcessContext& context, const Keys& keys, const 
     layout = detail::plan_layout(tensors);
     segment = std::make_unique<SharedMemorySegment>(
         context.topology.job_id, std::max<size_t>(layout.size_bytes, 1),
-        SharedMemoryOptions{.directory = options.directory, .fallback_directory = options.fallback_directory});
+        SharedMemoryOptions{.directory = options.directory,
+                            .fallback_directory = options.fallback_directory});
     if (segment->in_fallback()) {
       context.logger->info(concat(options.directory, " has no room for ", format_bytes(layout.size_bytes),
                                   "; the data set is held in ", options.fallback_directory));
@@ -67,7 +68,8 @@ TensorDict build_segment(const ProcessContext& context, const Keys& keys, const 
     detail::fill_segment(tensors, layout, *mapping);
     tensors.clear();
     mapping->make_read_only();
-    if (!store.get(keys.all_ready, context.communicator->timeout())) missing(context, "local ranks did not come");
+    if (!store.get(keys.all_ready, context.communicator->timeout()))
+      missing(context, "local ranks did not come");
     store.set(keys.result, detail::encode_layout(layout, segment->publish()));
   } catch (const CommError&) {
     throw;
@@ -89,8 +91,9 @@ TensorDict attach_segment(const ProcessContext& context, const Keys& keys) {
   const auto result = store.get(keys.result, context.communicator->timeout());
   if (!result) missing(context, "the local main process did not finish");
   if (result->starts_with('!')) {
-    throw DataError({.what = concat("the data set could not be built by the local main process: ", result->substr(1)),
-                     .rank = context.topology.rank});
+    throw DataError(
+        {.what = concat("the data set could not be built by the local main process: ", result->substr(1)),
+         .rank = context.topology.rank});
   }
   std::string path;
   const detail::SegmentLayout layout = detail::decode_layout(*result, &path);
@@ -102,7 +105,8 @@ TensorDict attach_segment(const ProcessContext& context, const Keys& keys) {
 
 }  // namespace
 
-SharedMemoryDataset SharedMemoryDataset::build(const ProcessContext& context, const std::function<TensorDict()>& load,
+SharedMemoryDataset SharedMemoryDataset::build(const ProcessContext& context,
+                                               const std::function<TensorDict()>& load,
                                                const SharedMemoryDatasetOptions& options) {
   auto contents = std::make_shared<Contents>();
   const int64_t number = (*context.next_dataset)++;
@@ -120,7 +124,9 @@ SharedMemoryDataset SharedMemoryDataset::build(const ProcessContext& context, co
   return SharedMemoryDataset(std::move(contents));
 }
 
-int64_t SharedMemoryDataset::size() const { return contents_->size; }
+int64_t SharedMemoryDataset::size() const {
+  return contents_->size;
+}
 
 int64_t SharedMemoryDataset::size_bytes() const {
   int64_t total = 0;
@@ -147,12 +153,14 @@ const at::Tensor& SharedMemoryDataset::tensor(const std::string& name) const {
 Batch SharedMemoryDataset::get_batch(std::span<const int64_t> indices) const {
   for (const int64_t index : indices) {
     if (index < 0 || index >= contents_->size) {
-      throw DataError({.what = "sample number", .expected = concat("0 to ", contents_->size - 1),
-                       .got = std::to_string(index), .hint = "Check the sampler."});
+      throw DataError({.what = "sample number",
+                       .expected = concat("0 to ", contents_->size - 1),
+                       .got = std::to_string(index),
+                       .hint = "Check the sampler."});
     }
   }
-  const at::Tensor rows = at::from_blob(const_cast<int64_t*>(indices.data()), {static_cast<int64_t>(indices.size())},
-                                        at::TensorOptions(at::kLong));
+  const at::Tensor rows = at::from_blob(const_cast<int64_t*>(indices.data()),
+                                        {static_cast<int64_t>(indices.size())}, at::TensorOptions(at::kLong));
   Batch batch;
   for (const auto& [name, tensor] : contents_->tensors) {
     at::Tensor part = at::index_select(tensor, 0, rows);

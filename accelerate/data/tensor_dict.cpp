@@ -19,7 +19,9 @@ at::Tensor& Batch::operator[](const std::string& name) {
                    .hint = near ? concat("Did you mean '", *near, "'?") : ""});
 }
 
-const at::Tensor& Batch::operator[](const std::string& name) const { return const_cast<Batch&>(*this)[name]; }
+const at::Tensor& Batch::operator[](const std::string& name) const {
+  return const_cast<Batch&>(*this)[name];
+}
 
 bool Batch::contains(const std::string& name) const {
   if (name == "data") return data.defined();

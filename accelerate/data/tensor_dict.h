@@ -12,8 +12,8 @@ namespace accelerate {
 /// Named tensors.
 using TensorDict = std::map<std::string, at::Tensor>;
 
-/// One batch of a tensor data set: row i of every tensor belongs to sample i. Data sets made of an Example or a pair
-/// have the names "data" and "target", which are members here; all others are found by name.
+/// One batch of a tensor data set: row i of every tensor belongs to sample i. Data sets made of an Example or
+/// a pair have the names "data" and "target", which are members here; all others are found by name.
 struct Batch {
   at::Tensor data;
   at::Tensor target;

@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kAlignmentBytes = 64;  // a cache line, and what vectorised kernels like best
 
 at::Tensor slot_tensor(const TensorSlot& slot, std::byte* base, std::function<void(void*)> release) {
-  return at::from_blob(base + slot.offset_bytes, slot.sizes, std::move(release), at::TensorOptions(slot.dtype));
+  return at::from_blob(base + slot.offset_bytes, slot.sizes, std::move(release),
+                       at::TensorOptions(slot.dtype));
 }
 
 }  // namespace
@@ -25,13 +26,15 @@ SegmentLayout plan_layout(const TensorDict& tensors) {
   std::optional<int64_t> rows;
   for (const auto& [name, tensor] : tensors) {
     const auto problem = [&, &name = name](const std::string& got, const std::string& hint) {
-      return DataError({.what = concat("tensor '", name, "' of the data set"),
-                        .expected = rows ? concat("a dense tensor of ", *rows, " rows") : "a dense tensor with rows",
-                        .got = got,
-                        .hint = hint});
+      return DataError(
+          {.what = concat("tensor '", name, "' of the data set"),
+           .expected = rows ? concat("a dense tensor of ", *rows, " rows") : "a dense tensor with rows",
+           .got = got,
+           .hint = hint});
     };
     if (!tensor.defined()) throw problem("an undefined tensor", "The loader left it empty.");
-    if (tensor.layout() != at::kStrided || tensor.is_quantized()) throw problem("another layout", "Use to_dense().");
+    if (tensor.layout() != at::kStrided || tensor.is_quantized())
+      throw problem("another layout", "Use to_dense().");
     if (tensor.dim() == 0) throw problem("a scalar", "The first dimension counts the samples.");
     if (rows && tensor.size(0) != *rows) {
       throw problem(concat(tensor.size(0), " rows"), "All tensors need one row a sample.");

@@ -26,7 +26,8 @@ struct SegmentLayout {
 };
 
 /// Lays tensors out one after the other.
-/// @throws DataError for a tensor that is not dense, is a scalar, or has another number of rows than the rest.
+/// @throws DataError for a tensor that is not dense, is a scalar, or has another number of rows than the
+/// rest.
 SegmentLayout plan_layout(const TensorDict& tensors);
 
 /// What a builder tells the other ranks, as text: the segment's path and the layout.

@@ -12,15 +12,16 @@ namespace {
 
 constexpr std::string_view kName = "accel";
 
-// The descriptor that the launcher left us, if it is one. Programs that a rank starts inherit the variable as well, and
-// there the number may be closed or mean something else.
+// The descriptor that the launcher left us, if it is one. Programs that a rank starts inherit the variable as
+// well, and there the number may be closed or mean something else.
 std::optional<int> read_listen_fd(const EnvVars& variables) {
   const auto fd = variables.get_int(variables::kListenFd);
   if (!fd || *fd < 0 || *fd > 1'000'000) return std::nullopt;
   const int number = static_cast<int>(*fd);
   int listening = 0;
   socklen_t bytes = sizeof listening;
-  if (::getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || listening == 0) return std::nullopt;
+  if (::getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || listening == 0)
+    return std::nullopt;
   // From here on it is ours alone: programs that this rank starts must not hold the port.
   ::fcntl(number, F_SETFD, FD_CLOEXEC);
   return number;
@@ -52,10 +53,10 @@ class AccelEnvironment final : public Environment {
     out.listen_fd = read_listen_fd(variables);
     const auto job_id = variables.get(variables::kJobId);
     if (!job_id) {
-      throw ConfigError({.what = concat("environment variable ", variables::kJobId, " is missing, though ",
-                                        variables::kLauncher, "=accel is set"),
-                         .hint = concat("Start the program through `accel launch`, or unset ", variables::kLauncher,
-                                        ".")});
+      throw ConfigError(
+          {.what = concat("environment variable ", variables::kJobId, " is missing, though ",
+                          variables::kLauncher, "=accel is set"),
+           .hint = concat("Start the program through `accel launch`, or unset ", variables::kLauncher, ".")});
     }
     out.job_id = to_job_id(*job_id);
     return out;
@@ -64,6 +65,8 @@ class AccelEnvironment final : public Environment {
 
 }  // namespace
 
-std::unique_ptr<Environment> make_accel_environment() { return std::make_unique<AccelEnvironment>(); }
+std::unique_ptr<Environment> make_accel_environment() {
+  return std::make_unique<AccelEnvironment>();
+}
 
 }  // namespace accelerate::detail

@@ -41,11 +41,11 @@ class OpenMpiEnvironment final : public Environment {
   static void read_address(const EnvVars& variables, Topology& out) {
     const auto address = variables.get(variables::kMasterAddr);
     if (out.num_nodes > 1 && !address) {
-      throw ConfigError({.what = concat("mpirun started ", out.world_size, " ranks on ", out.num_nodes,
-                                        " machines, but ", variables::kMasterAddr,
-                                        " does not say where rank 0 listens"),
-                         .hint = concat("Give it to all ranks: mpirun -x ", variables::kMasterAddr, "=HOST -x ",
-                                        variables::kMasterPort, "=", kDefaultMasterPort, " ...")});
+      throw ConfigError(
+          {.what = concat("mpirun started ", out.world_size, " ranks on ", out.num_nodes, " machines, but ",
+                          variables::kMasterAddr, " does not say where rank 0 listens"),
+           .hint = concat("Give it to all ranks: mpirun -x ", variables::kMasterAddr, "=HOST -x ",
+                          variables::kMasterPort, "=", kDefaultMasterPort, " ...")});
     }
     out.master_addr = address.value_or("127.0.0.1");
     out.master_port = int_or(variables, variables::kMasterPort, address ? kDefaultMasterPort : 0);
@@ -62,6 +62,8 @@ class OpenMpiEnvironment final : public Environment {
 
 }  // namespace
 
-std::unique_ptr<Environment> make_open_mpi_environment() { return std::make_unique<OpenMpiEnvironment>(); }
+std::unique_ptr<Environment> make_open_mpi_environment() {
+  return std::make_unique<OpenMpiEnvironment>();
+}
 
 }  // namespace accelerate::detail

@@ -21,6 +21,8 @@ class PlainEnvironment final : public Environment {
 
 }  // namespace
 
-std::unique_ptr<Environment> make_plain_environment() { return std::make_unique<PlainEnvironment>(); }
+std::unique_ptr<Environment> make_plain_environment() {
+  return std::make_unique<PlainEnvironment>();
+}
 
 }  // namespace accelerate::detail

@@ -27,8 +27,8 @@ int narrow(int64_t value, std::string_view name) {
 
 int required_int(const EnvVars& variables, std::string_view name, std::string_view launcher) {
   if (const auto value = variables.get_int(name)) return narrow(*value, name);
-  throw ConfigError({.what = concat("environment variable ", name, " is missing, though others show that ", launcher,
-                                    " started this process"),
+  throw ConfigError({.what = concat("environment variable ", name, " is missing, though others show that ",
+                                    launcher, " started this process"),
                      .hint = concat("Set ", name, ", or unset the rest to run as one process.")});
 }
 

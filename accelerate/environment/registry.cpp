@@ -34,7 +34,7 @@ Names names_of(const Topology& topology) {
   for (const Names& names : kForeignNames) {
     if (names.launcher == topology.launcher) return names;
   }
-  return {topology.launcher,        variables::kRank,      variables::kWorldSize,     variables::kLocalRank,
+  return {topology.launcher,          variables::kRank,      variables::kWorldSize,     variables::kLocalRank,
           variables::kLocalWorldSize, variables::kGroupRank, variables::kGroupWorldSize};
 }
 

@@ -27,8 +27,10 @@ class SlurmEnvironment final : public Environment {
   std::string_view name() const override { return kName; }
 
   bool detected(const EnvVars& variables) const override {
-    // A batch script (sbatch) and a shell under salloc carry many SLURM_* variables, yet nobody started ranks there.
-    if (!variables.get(variables::kSlurmStepNumTasks) || !variables.get(variables::kSlurmProcId)) return false;
+    // A batch script (sbatch) and a shell under salloc carry many SLURM_* variables, yet nobody started ranks
+    // there.
+    if (!variables.get(variables::kSlurmStepNumTasks) || !variables.get(variables::kSlurmProcId))
+      return false;
     const auto step = parse_int(variables.get(variables::kSlurmStepId).value_or(""));
     return step && *step >= 0 && *step < kFirstSpecialStep;
   }
@@ -67,11 +69,10 @@ class SlurmEnvironment final : public Environment {
     }
     const auto nodes = variables.get(variables::kSlurmStepNodeList);
     if (!address && !nodes) {
-      throw ConfigError({.what = concat("neither ", variables::kSlurmStepNodeList, " nor ", variables::kMasterAddr,
-                                        " says where rank 0 listens, though the step runs on ", out.num_nodes,
-                                        " machines"),
-                         .hint = concat("Set ", variables::kMasterAddr, " and ", variables::kMasterPort,
-                                        " before srun.")});
+      throw ConfigError(
+          {.what = concat("neither ", variables::kSlurmStepNodeList, " nor ", variables::kMasterAddr,
+                          " says where rank 0 listens, though the step runs on ", out.num_nodes, " machines"),
+           .hint = concat("Set ", variables::kMasterAddr, " and ", variables::kMasterPort, " before srun.")});
     }
     out.master_addr = address ? *address : first_slurm_host(*nodes);
     const auto chosen = static_cast<int>(kFirstPort + (job + 131 * step) % kPortCount);
@@ -111,6 +112,8 @@ int slurm_tasks_on_node(std::string_view tasks_per_node, int node) {
   return 0;
 }
 
-std::unique_ptr<Environment> make_slurm_environment() { return std::make_unique<SlurmEnvironment>(); }
+std::unique_ptr<Environment> make_slurm_environment() {
+  return std::make_unique<SlurmEnvironment>();
+}
 
 }  // namespace accelerate::detail

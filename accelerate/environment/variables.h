@@ -1,7 +1,7 @@
 #pragma once
 
-// The name of every environment variable that the library reads or writes for finding out where a process stands in
-// its job. Nothing else spells one of them out.
+// The name of every environment variable that the library reads or writes for finding out where a process
+// stands in its job. Nothing else spells one of them out.
 
 namespace accelerate::variables {
 
@@ -22,9 +22,10 @@ inline constexpr const char* kTorchElasticErrorFile = "TORCHELASTIC_ERROR_FILE";
 
 // Ours.
 inline constexpr const char* kPrefix = "ACCELERATE_";
-inline constexpr const char* kLauncher = "ACCELERATE_LAUNCHER";   ///< "accel" in every rank of `accel launch`
-inline constexpr const char* kJobId = "ACCELERATE_JOB_ID";        ///< Topology::job_id
-inline constexpr const char* kListenFd = "ACCELERATE_LISTEN_FD";  ///< Topology::listen_fd, only in the rank that serves
+inline constexpr const char* kLauncher = "ACCELERATE_LAUNCHER";  ///< "accel" in every rank of `accel launch`
+inline constexpr const char* kJobId = "ACCELERATE_JOB_ID";       ///< Topology::job_id
+inline constexpr const char* kListenFd =
+    "ACCELERATE_LISTEN_FD";  ///< Topology::listen_fd, only in the rank that serves
 inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";
 
 // Threads and devices.
@@ -38,7 +39,8 @@ inline constexpr const char* kOmpiLocalRank = "OMPI_COMM_WORLD_LOCAL_RANK";
 inline constexpr const char* kOmpiLocalSize = "OMPI_COMM_WORLD_LOCAL_SIZE";
 inline constexpr const char* kOmpiNumNodes = "OMPI_MCA_orte_num_nodes";
 inline constexpr const char* kOmpiJobId = "OMPI_MCA_ess_base_jobid";
-inline constexpr const char* kOmpiTransportKey = "OMPI_MCA_orte_precondition_transports";  ///< random, one a job
+inline constexpr const char* kOmpiTransportKey =
+    "OMPI_MCA_orte_precondition_transports";  ///< random, one a job
 inline constexpr const char* kPmixNamespace = "PMIX_NAMESPACE";
 
 // Slurm, inside a step started by srun.

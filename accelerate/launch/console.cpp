@@ -37,7 +37,8 @@ bool write_all(int fd, std::string_view text) {
       // Somebody made our output non-blocking; wait for room.
       ::usleep(1000);
     } else if (written < 0 && errno == EINTR) {
-      // A signal while the reader is stalled: give this text up, so that stopping the job does not wait for it.
+      // A signal while the reader is stalled: give this text up, so that stopping the job does not wait for
+      // it.
       return true;
     } else {
       return false;
@@ -105,8 +106,9 @@ void Console::open_logs(int num_processes) {
   std::error_code error;
   std::filesystem::create_directories(options_.log_directory, error);
   if (error) {
-    throw LaunchError({.what = concat("can't make the log directory ", options_.log_directory, ": ", error.message()),
-                       .hint = "Choose another with --log_dir."});
+    throw LaunchError(
+        {.what = concat("can't make the log directory ", options_.log_directory, ": ", error.message()),
+         .hint = "Choose another with --log_dir."});
   }
   for (int rank = 0; rank < num_processes; ++rank) {
     const std::string path = log_path(rank);
@@ -128,7 +130,8 @@ void Console::write_log(Rank& rank, std::string_view bytes) {
   if (!rank.log || write_all(rank.log.get(), bytes)) return;
   const std::string reason = errno_text(errno);
   rank.log.reset();
-  if (!std::exchange(log_failed_, true)) say(concat("warning: a log file can't be written any more: ", reason));
+  if (!std::exchange(log_failed_, true))
+    say(concat("warning: a log file can't be written any more: ", reason));
 }
 
 void Console::feed(int rank_number, RankStream which, std::string_view bytes) {

@@ -16,8 +16,8 @@ namespace accelerate::detail {
 
 enum class RankStream : int { kStdout = 0, kStderr = 1 };
 
-/// One of our own output descriptors. Knows which writer left a line open, so that another one's text starts on a line
-/// of its own.
+/// One of our own output descriptors. Knows which writer left a line open, so that another one's text starts
+/// on a line of its own.
 class Destination {
  public:
   explicit Destination(int fd) : fd_(fd) {}
@@ -68,8 +68,8 @@ class Console {
   /// As say(), unless output is quiet.
   void inform(std::string_view text);
 
-  /// The last lines a rank wrote to standard error; empty when they were among the last few lines printed, so that
-  /// repeating them would only hide the message that follows.
+  /// The last lines a rank wrote to standard error; empty when they were among the last few lines printed, so
+  /// that repeating them would only hide the message that follows.
   std::vector<std::string> unseen_errors(int rank) const;
   /// The rank's log file, or empty.
   std::string log_path(int rank) const;

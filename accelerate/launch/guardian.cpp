@@ -3,12 +3,10 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,11 +21,11 @@ namespace {
 
 constexpr const char* kProcessName = "accel-guard";
 constexpr pid_t kFinished = 0;  // message: all is well, go
-constexpr int kMaxWaits = 400;  // for killed groups to vanish
-constexpr long kWaitNs = 5'000'000;
+constexpr int kDeathTimeoutMs = 2000;
 constexpr int kEndTimeoutMs = 1000;
 
-// Everything below runs in the forked process, possibly of a program with threads: system calls only, no allocation.
+// Everything below runs in the forked process, possibly of a program with threads: system calls only, no
+// allocation.
 
 void close_all_but(int kept) {
   const int null_fd = ::open("/dev/null", O_RDWR);
@@ -42,13 +40,15 @@ void close_all_but(int kept) {
   }
 }
 
+// Kills the groups and waits for their leaders to be dead, if only as zombies.
 void kill_groups(const pid_t* groups, size_t count) {
   for (size_t i = 0; i < count; ++i) ::kill(-groups[i], SIGKILL);
   for (size_t i = 0; i < count; ++i) {
-    for (int wait = 0; wait < kMaxWaits && ::kill(-groups[i], 0) == 0; ++wait) {
-      const timespec pause{0, kWaitNs};
-      ::nanosleep(&pause, nullptr);
-    }
+    const auto leader = static_cast<int>(::syscall(SYS_pidfd_open, groups[i], 0));
+    if (leader < 0) continue;
+    pollfd item{leader, POLLIN, 0};
+    ::poll(&item, 1, kDeathTimeoutMs);
+    ::close(leader);
   }
 }
 
@@ -96,7 +96,8 @@ Guardian::Guardian(int max_groups, const std::string& job_id) {
   if (pid_ == 0) guard(guard_end.get(), groups.data(), groups.size(), prefix.c_str());
   const int fork_errno = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (pid_ < 0) throw LaunchError({.what = concat("can't start the launcher's guard: ", errno_text(fork_errno))});
+  if (pid_ < 0)
+    throw LaunchError({.what = concat("can't start the launcher's guard: ", errno_text(fork_errno))});
 }
 
 Guardian::~Guardian() {
@@ -108,9 +109,13 @@ Guardian::~Guardian() {
   }
 }
 
-void Guardian::watch(pid_t group) { send(group); }
+void Guardian::watch(pid_t group) {
+  send(group);
+}
 
-void Guardian::forget(pid_t group) { send(-group); }
+void Guardian::forget(pid_t group) {
+  send(-group);
+}
 
 void Guardian::send(pid_t message) {
   [[maybe_unused]] const ssize_t sent = ::send(control_.get(), &message, sizeof message, MSG_NOSIGNAL);

@@ -8,9 +8,9 @@
 
 namespace accelerate::detail {
 
-/// A tiny process that outlives the launcher when that is killed: it then kills the ranks' process groups, so that
-/// what the ranks started dies as well, and removes the job's shared memory. It sits in a session of its own and holds
-/// nothing but its control pipe. Ends at once and silently with the Guardian object.
+/// A tiny process that outlives the launcher when that is killed: it then kills the ranks' process groups, so
+/// that what the ranks started dies as well, and removes the job's shared memory. It sits in a session of its
+/// own and holds nothing but its control pipe. Ends at once and silently with the Guardian object.
 class Guardian {
  public:
   /// Forks it. Must come before any rank is started.

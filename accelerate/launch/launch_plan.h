@@ -13,10 +13,11 @@ namespace accelerate {
 
 /// What happens to what the ranks print.
 struct OutputOptions {
-  /// "[rank R] " before every line when there is more than one rank. A single rank without log files keeps our own
-  /// standard output and error, terminal included.
+  /// "[rank R] " before every line when there is more than one rank. A single rank without log files keeps
+  /// our own standard output and error, terminal included.
   bool prefix = true;
-  /// One file a rank, rank_R.log, with its standard output and error; made anew by every run. Empty: no files.
+  /// One file a rank, rank_R.log, with its standard output and error; made anew by every run. Empty: no
+  /// files.
   std::string log_directory;
   /// With log files: print here as well.
   bool tee = false;
@@ -37,8 +38,8 @@ struct LaunchPlan {
   std::vector<std::map<std::string, std::string>> rank_environment;
   std::string working_directory;  ///< empty: ours
 
-  /// Where rank 0's store listens. Nothing: 29500, or any free port if that is taken (said in one line). 0: any free
-  /// port. Another number must be free, or run() throws.
+  /// Where rank 0's store listens. Nothing: 29500, or any free port if that is taken (said in one line). 0:
+  /// any free port. Another number must be free, or run() throws.
   std::optional<int> main_process_port;
   /// OMP_NUM_THREADS of each rank. Nothing: what the base environment says, else cores / num_processes.
   std::optional<int> num_cpu_threads;
@@ -49,8 +50,8 @@ struct LaunchPlan {
   int max_restarts = 0;
   /// Wait before the first restart; doubled each time, 30 s at most.
   std::chrono::milliseconds restart_delay{200};
-  /// Take over SIGINT, SIGTERM, SIGHUP and SIGQUIT of this process while the ranks run. Off where the program that
-  /// calls run() has its own ideas.
+  /// Take over SIGINT, SIGTERM, SIGHUP and SIGQUIT of this process while the ranks run. Off where the program
+  /// that calls run() has its own ideas.
   bool handle_signals = true;
 
   OutputOptions output;
@@ -65,22 +66,23 @@ struct RankFailure {
 };
 
 struct LaunchResult {
-  /// 0 if every rank gave 0; else the first failing rank's exit code or 128 + its signal; 128 + N when signal N
-  /// stopped the job.
+  /// 0 if every rank gave 0; else the first failing rank's exit code or 128 + its signal; 128 + N when signal
+  /// N stopped the job.
   int exit_code = 0;
   std::optional<RankFailure> failure;
   std::optional<int> stopped_by_signal;
   int restarts = 0;
 };
 
-/// Starts the ranks, watches them and returns when none is left: no process of theirs, no shared-memory segment of the
-/// job, no listening port. Failures are printed on standard error; success is silent. One run() at a time in a process
-/// may handle signals.
-/// @throws LaunchError when the ranks can't be started: port taken, program can't be executed, log file can't be made.
+/// Starts the ranks, watches them and returns when none is left: no process of theirs, no shared-memory
+/// segment of the job, no listening port. Failures are printed on standard error; success is silent. One
+/// run() at a time in a process may handle signals.
+/// @throws LaunchError when the ranks can't be started: port taken, program can't be executed, log file can't
+/// be made.
 LaunchResult run(const LaunchPlan& plan);
 
-/// The environment that run() would give rank `rank`, sorted by name, for `--dry-run`. Job id and listening descriptor
-/// are left out, since they are made at the start; `port` 0 stands for "any free one".
+/// The environment that run() would give rank `rank`, sorted by name, for `--dry-run`. Job id and listening
+/// descriptor are left out, since they are made at the start; `port` 0 stands for "any free one".
 std::map<std::string, std::string> preview_rank_environment(const LaunchPlan& plan, int rank, int port);
 
 /// Threads of each rank by the rule of LaunchPlan::num_cpu_threads.

@@ -124,9 +124,9 @@ ListenSocket open_listen_socket(std::optional<int> wanted) {
       const std::string holder = describe_port_holder(port);
       const std::string taken = concat("port ", port, " is taken", holder.empty() ? "" : ", ", holder);
       if (wanted) {
-        throw LaunchError({.what = taken,
-                           .hint = concat("Give another port with ", kFlag, ", or 0 for any free one (", kFlag,
-                                          " 0).")});
+        throw LaunchError(
+            {.what = taken,
+             .hint = concat("Give another port with ", kFlag, ", or 0 for any free one (", kFlag, " 0).")});
       }
       out.fd = listen_anywhere();
       out.note = concat(taken, "; using ", port_of(out.fd), " instead");

@@ -7,7 +7,8 @@
 
 namespace accelerate::detail {
 
-/// A listening socket on the loopback address, bound before any rank starts so that no one else can take its port.
+/// A listening socket on the loopback address, bound before any rank starts so that no one else can take its
+/// port.
 struct ListenSocket {
   UniqueFd fd;  ///< close-on-exec
   int port = 0;

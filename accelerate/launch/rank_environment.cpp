@@ -48,7 +48,8 @@ EnvVars rank_variables(const LaunchPlan& plan, const JobFacts& job, int rank, in
 
 }  // namespace
 
-std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int rank, int threads) {
+std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int rank,
+                                          int threads) {
   const EnvVars variables = rank_variables(plan, job, rank, threads);
   std::vector<std::string> out;
   out.reserve(variables.values().size());
@@ -61,20 +62,23 @@ std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts
 int threads_per_rank(const LaunchPlan& plan) {
   if (plan.num_cpu_threads) return *plan.num_cpu_threads;
   if (const auto users = plan.base_environment.get(variables::kOmpNumThreads)) {
-    // A list ("4,2") is legal for nested parallelism; the first number is the outer one, and the text is kept below.
-    if (const auto first = parse_int(split(*users, ',').front()); first && *first > 0) return static_cast<int>(*first);
+    // A list ("4,2") is legal for nested parallelism; the first number is the outer one, and the text is kept
+    // below.
+    if (const auto first = parse_int(split(*users, ',').front()); first && *first > 0)
+      return static_cast<int>(*first);
   }
   return std::max(1, physical_cores() / std::max(1, plan.num_processes));
 }
 
 std::map<std::string, std::string> preview_rank_environment(const LaunchPlan& plan, int rank, int port) {
-  const detail::JobFacts job{.job_id = {}, .master_addr = "127.0.0.1", .master_port = port};
+  const detail::JobFacts job{.job_id = {}, .master_addr = "127.0.0.1", .master_port = port, .listen_fd = {}};
   std::map<std::string, std::string> out;
   for (const std::string& entry : detail::rank_environment(plan, job, rank, threads_per_rank(plan))) {
     const size_t equals = entry.find('=');
     const std::string name = entry.substr(0, equals);
     const auto before = plan.base_environment.values().find(name);
-    const bool inherited = before != plan.base_environment.values().end() && before->second == entry.substr(equals + 1);
+    const bool inherited =
+        before != plan.base_environment.values().end() && before->second == entry.substr(equals + 1);
     if (!inherited) out[name] = entry.substr(equals + 1);
   }
   return out;

@@ -14,7 +14,7 @@ struct JobFacts {
   std::string master_addr;
   int master_port = 0;
   int restart_count = 0;
-  std::optional<int> listen_fd;  ///< goes to the rank that serves the store
+  std::optional<int> listen_fd = std::nullopt;  ///< goes to the rank that serves the store
 };
 
 /// Rank that inherits the listening socket.

@@ -15,7 +15,9 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return ranks.size() > kNamedRanks ? concat(ranks.size(), " ranks") : format_ranks(ranks);
 }
 
-std::string was(const std::vector<int>& ranks) { return ranks.size() == 1 ? " was " : " were "; }
+std::string was(const std::vector<int>& ranks) {
+  return ranks.size() == 1 ? " was " : " were ";
+}
 
 std::string seconds(std::chrono::milliseconds duration) {
   return concat(static_cast<double>(duration.count()) / 1000.0, " s");
@@ -39,8 +41,8 @@ std::string describe_failure(const Supervisor::Outcome& outcome, const Console& 
     out += concat("last errors of rank ", failure.rank, ":\n");
     for (const std::string& line : errors) out += concat("  ", line, "\n");
   }
-  out += concat("rank ", failure.rank, " (pid ", failure.pid, ", host ", host_name(), ") ", failure.status.describe(),
-                likely_cause(failure.status));
+  out += concat("rank ", failure.rank, " (pid ", failure.pid, ", host ", host_name(), ") ",
+                failure.status.describe(), likely_cause(failure.status));
   if (!outcome.left_before.empty()) {
     out += concat("; ", name_ranks(outcome.left_before), " had already ended with code 0");
   }
@@ -52,7 +54,8 @@ std::string describe_failure(const Supervisor::Outcome& outcome, const Console& 
 }
 
 std::string describe_stop(int signal_number, const std::vector<int>& ranks, std::chrono::milliseconds grace) {
-  std::string out = concat(signal_name(signal_number), ": stopping ", name_ranks(ranks), " within ", seconds(grace));
+  std::string out =
+      concat(signal_name(signal_number), ": stopping ", name_ranks(ranks), " within ", seconds(grace));
   if (signal_number == SIGINT) out += " (again to kill at once)";
   return out;
 }

@@ -12,8 +12,8 @@
 
 namespace accelerate::detail {
 
-/// "rank 1 (pid 4711, host H) killed by SIGKILL (maybe out of memory); rank 0 was stopped", with the failing rank's
-/// last errors before it where they are out of sight.
+/// "rank 1 (pid 4711, host H) killed by SIGKILL (maybe out of memory); rank 0 was stopped", with the failing
+/// rank's last errors before it where they are out of sight.
 std::string describe_failure(const Supervisor::Outcome& outcome, const Console& console);
 
 /// "SIGINT: stopping ranks 0 and 1 (again to kill them at once)".

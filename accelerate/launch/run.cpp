@@ -56,7 +56,8 @@ class SharedMemorySweep {
 
 std::vector<int> signals_to_handle() {
   std::vector<int> out = {SIGINT, SIGTERM, SIGQUIT};
-  // nohup asks for SIGHUP to be ignored. SIGINT is taken even so: a shell ignores it for every background job.
+  // nohup asks for SIGHUP to be ignored. SIGINT is taken even so: a shell ignores it for every background
+  // job.
   struct sigaction hangup {};
   ::sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) out.push_back(SIGHUP);
@@ -89,7 +90,8 @@ bool wait_before_restart(SignalPipe* signals, milliseconds delay, Supervisor::Ou
 
 void report_end(const Supervisor::Outcome& outcome, Console& console) {
   if (!outcome.unkillable.empty()) {
-    console.say(concat(format_ranks(outcome.unkillable), " did not even end by SIGKILL: hanging in the kernel"));
+    console.say(
+        concat(format_ranks(outcome.unkillable), " did not even end by SIGKILL: hanging in the kernel"));
   }
   if (outcome.failure && !outcome.stopped_by_signal) console.say(detail::describe_failure(outcome, console));
 }
@@ -111,7 +113,8 @@ LaunchResult to_result(const Supervisor::Outcome& outcome, int restarts) {
 
 LaunchResult run(const LaunchPlan& plan) {
   if (plan.num_processes < 1) {
-    throw LaunchError({.what = "num_processes", .expected = "at least 1", .got = std::to_string(plan.num_processes)});
+    throw LaunchError(
+        {.what = "num_processes", .expected = "at least 1", .got = std::to_string(plan.num_processes)});
   }
   raise_descriptor_limit(plan.num_processes);
   const IgnoreSigpipe ignore_sigpipe;

@@ -27,7 +27,8 @@ void on_signal(int number) {
 
 SignalPipe::SignalPipe(std::span<const int> signals) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) throw LaunchError({.what = concat("pipe: ", errno_text(errno))});
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    throw LaunchError({.what = concat("pipe: ", errno_text(errno))});
   read_end_.reset(ends[0]);
   write_end_.reset(ends[1]);
   int none = -1;

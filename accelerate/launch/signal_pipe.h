@@ -11,8 +11,9 @@
 
 namespace accelerate::detail {
 
-/// Turns signals into bytes of a pipe that an event loop can wait on, whichever thread they arrive at. Restores the
-/// former actions at its end. Signals are a property of the process, so only one may exist at a time.
+/// Turns signals into bytes of a pipe that an event loop can wait on, whichever thread they arrive at.
+/// Restores the former actions at its end. Signals are a property of the process, so only one may exist at a
+/// time.
 class SignalPipe {
  public:
   /// @throws LaunchError if there is one already.

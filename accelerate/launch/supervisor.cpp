@@ -21,15 +21,16 @@ using std::chrono::milliseconds;
 constexpr milliseconds kCulpritWait{700};
 // From SIGKILL to giving up on a process that hangs in the kernel.
 constexpr milliseconds kKillWait{2000};
-// A process group without its leader gives no event when it empties; this is how often it is looked at, only while
-// stopping and only if there is one.
+// A process group without its leader gives no event when it empties; this is how often it is looked at, only
+// while stopping and only if there is one.
 constexpr milliseconds kGroupCheck{5};
 // What a rank leaves running after a good end gets less time than ranks.
 constexpr milliseconds kLeftoverGrace{1000};
 constexpr size_t kReadBytes = 64 * 1024;
 constexpr int kMaxReadsAtEnd = 64;  // more than a pipe holds: a daemon that kept it open must not hold us
 
-// Among ranks that ended in the same instant, a crash is likelier to be the cause than the abort of one that noticed.
+// Among ranks that ended in the same instant, a crash is likelier to be the cause than the abort of one that
+// noticed.
 int blame_order(const WaitStatus& status) {
   if (status.signal && *status.signal != SIGABRT && *status.signal != SIGPIPE) return 0;
   return 1;
@@ -44,7 +45,8 @@ bool lost_its_peers(const WaitStatus& status) {
 Supervisor::Supervisor(const LaunchPlan& plan, Console& console, Guardian& guardian, SignalPipe* signals)
     : plan_(plan), console_(console), guardian_(guardian), signals_(signals), buffer_(kReadBytes) {}
 
-void Supervisor::start(const std::string& job_id, const ListenSocket& socket, int restart_count, int threads) {
+void Supervisor::start(const std::string& job_id, const ListenSocket& socket, int restart_count,
+                       int threads) {
   const JobFacts job{.job_id = job_id,
                      .master_addr = "127.0.0.1",
                      .master_port = socket.port,
@@ -118,14 +120,12 @@ int Supervisor::poll_timeout_ms() const {
   if (secondary_ && !stopping_) consider(secondary_until_);
   if (!stop_steps_.empty()) consider(stop_steps_.front().when);
   if (give_up_) consider(*give_up_);
-  const bool orphans = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
-    return rank.status && !rank.group_gone;
-  });
+  const bool orphans = std::any_of(ranks_.begin(), ranks_.end(),
+                                   [](const Rank& rank) { return rank.status && !rank.group_gone; });
   if (stopping_ && orphans) consider(Clock::now() + kGroupCheck);
   // Without pidfd (before Linux 5.3) ends are only found by looking.
-  const bool blind = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
-    return !rank.status && rank.process.pidfd() < 0;
-  });
+  const bool blind = std::any_of(ranks_.begin(), ranks_.end(),
+                                 [](const Rank& rank) { return !rank.status && rank.process.pidfd() < 0; });
   if (blind) consider(Clock::now() + milliseconds(20));
   if (!next) return -1;
   const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();

@@ -17,18 +17,18 @@
 
 namespace accelerate::detail {
 
-/// Looks after the ranks of one attempt, from the first fork until none of their processes is left. One event loop
-/// waits on everything: ends of ranks (pidfd), signals, output, and the next deadline.
+/// Looks after the ranks of one attempt, from the first fork until none of their processes is left. One event
+/// loop waits on everything: ends of ranks (pidfd), signals, output, and the next deadline.
 class Supervisor {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct Outcome {
     std::optional<RankFailure> failure;
-    std::vector<int> left_before;        ///< ranks that had ended with 0 when the failing one failed
-    std::vector<int> stopped;            ///< ranks that were still running when the rest was stopped
+    std::vector<int> left_before;  ///< ranks that had ended with 0 when the failing one failed
+    std::vector<int> stopped;      ///< ranks that were still running when the rest was stopped
     std::optional<int> stopped_by_signal;
-    std::vector<int> unkillable;         ///< ranks that even SIGKILL did not end
+    std::vector<int> unkillable;  ///< ranks that even SIGKILL did not end
   };
 
   Supervisor(const LaunchPlan& plan, Console& console, Guardian& guardian, SignalPipe* signals);

@@ -10,7 +10,8 @@ void Accumulation::begin_micro_batch() {
   if (position_ == 0) {
     ++window_;
     window_size_ = options_.num_steps;
-    if (loader != nullptr && loader->batches_left > 0) window_size_ = std::min(window_size_, loader->batches_left);
+    if (loader != nullptr && loader->batches_left > 0)
+      window_size_ = std::min(window_size_, loader->batches_left);
   }
   ++position_;
   sync_gradients_ = position_ >= window_size_ || (loader != nullptr && loader->end_of_dataloader());

@@ -15,8 +15,9 @@ struct AccumulationOptions {
   bool sync_with_dataloader = true;
 };
 
-/// Counts micro-batches. A window is the micro-batches of one optimizer step; its size is known when it begins, since
-/// the running loader says how many batches are left, so that the loss is divided by their real number.
+/// Counts micro-batches. A window is the micro-batches of one optimizer step; its size is known when it
+/// begins, since the running loader says how many batches are left, so that the loss is divided by their real
+/// number.
 class Accumulation {
  public:
   Accumulation(AccumulationOptions options, std::shared_ptr<const ActiveLoaders> active)

@@ -13,8 +13,9 @@ void OptimizerCore::note_backward() {
   backward_micro_batch_ = accumulation_->micro_batch();
 }
 
-// Gradients of an open window that earlier micro-batches left must stay. What may go: gradients of a finished window,
-// and all of them when the user clears after the backward that ends a window (to leave a bad step out).
+// Gradients of an open window that earlier micro-batches left must stay. What may go: gradients of a finished
+// window, and all of them when the user clears after the backward that ends a window (to leave a bad step
+// out).
 void OptimizerCore::zero_grad(bool set_to_none) {
   const bool window_is_open = backward_window_ == accumulation_->window();
   const bool after_last_backward =

@@ -35,9 +35,10 @@ class OptimizerCore {
 
 }  // namespace detail
 
-/// A user's optimizer within an Accelerator: `step()` acts once a window of accumulated micro-batches is complete and
-/// does nothing before; `zero_grad()` never throws gradients of an open window away, so that it may stand at the start
-/// or at the end of the loop body. `optimizer->` and `optimizer.` give the same methods.
+/// A user's optimizer within an Accelerator: `step()` acts once a window of accumulated micro-batches is
+/// complete and does nothing before; `zero_grad()` never throws gradients of an open window away, so that it
+/// may stand at the start or at the end of the loop body. `optimizer->` and `optimizer.` give the same
+/// methods.
 template <class O>
 class PreparedOptimizer {
  public:

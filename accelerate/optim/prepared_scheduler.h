@@ -11,12 +11,13 @@
 
 namespace accelerate {
 
-/// A learning-rate scheduler within an Accelerator. `step()` advances it once per real optimizer step: it holds still
-/// on micro-batches that only accumulate and when the optimizer left its step out.
+/// A learning-rate scheduler within an Accelerator. `step()` advances it once per real optimizer step: it
+/// holds still on micro-batches that only accumulate and when the optimizer left its step out.
 template <class S>
 class PreparedScheduler {
  public:
-  /// `steps` is how often the scheduler advances per optimizer step: 1, or the number of ranks under HF's rule.
+  /// `steps` is how often the scheduler advances per optimizer step: 1, or the number of ranks under HF's
+  /// rule.
   PreparedScheduler(std::shared_ptr<S> scheduler, std::shared_ptr<const Accumulation> accumulation,
                     std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers, int64_t steps)
       : scheduler_(std::move(scheduler)),

@@ -34,7 +34,8 @@ std::vector<at::Tensor> sparse_weights(const torch::nn::Module& module) {
     if (auto* embedding = child->as<torch::nn::EmbeddingImpl>(); embedding && embedding->options.sparse()) {
       out.push_back(embedding->weight);
     }
-    if (auto* bag = child->as<torch::nn::EmbeddingBagImpl>(); bag && bag->options.sparse()) out.push_back(bag->weight);
+    if (auto* bag = child->as<torch::nn::EmbeddingBagImpl>(); bag && bag->options.sparse())
+      out.push_back(bag->weight);
   }
   return out;
 }
@@ -100,10 +101,11 @@ class DdpModel final : public ModelStrategy {
     } catch (const std::exception& error) {
       const std::string text = error.what();
       if (text.find("Expected to have finished reduction") != std::string::npos) {
-        throw ConfigError({.what = "parameters got no gradient in the last backward",
-                           .hint = "Call accelerator.backward(loss) instead of loss.backward() to learn their names, "
-                                   "or set find_unused_parameters in DdpOptions.",
-                           .rank = communicator_->rank()});
+        throw ConfigError(
+            {.what = "parameters got no gradient in the last backward",
+             .hint = "Call accelerator.backward(loss) instead of loss.backward() to learn their names, "
+                     "or set find_unused_parameters in DdpOptions.",
+             .rank = communicator_->rank()});
       }
       communicator_->rethrow(what);
     }
@@ -119,7 +121,8 @@ class DdpModel final : public ModelStrategy {
     if (options_.static_graph && !static_graph_recorded_) delay_first_reduction(roots);
   }
 
-  // The first step of a static graph only records how often each gradient arrives, and reduces at the end of backward.
+  // The first step of a static graph only records how often each gradient arrives, and reduces at the end of
+  // backward.
   void delay_first_reduction(std::span<const at::Tensor> roots) {
     static_graph_recorded_ = true;
     const auto queued = std::make_shared<bool>(false);
@@ -141,23 +144,25 @@ class DdpModel final : public ModelStrategy {
     for (const auto& [name, parameter] : parameters_) {
       names[tensors.size()] = name;
       tensors.push_back(parameter);
-      expect_sparse.push_back(std::any_of(sparse.begin(), sparse.end(),
-                                          [&, &p = parameter](const at::Tensor& weight) { return weight.is_same(p); }));
+      expect_sparse.push_back(
+          std::any_of(sparse.begin(), sparse.end(),
+                      [&, &p = parameter](const at::Tensor& weight) { return weight.is_same(p); }));
     }
     const auto cap_bytes = static_cast<size_t>(options_.bucket_cap_mb * 1024 * 1024);
     const size_t first_bytes = std::min<size_t>(c10d::kDefaultFirstBucketBytes, cap_bytes);
-    // One bucket at first where the arrival order will be learnt from the first backward, as Python's DDP does.
+    // One bucket at first where the arrival order will be learnt from the first backward, as Python's DDP
+    // does.
     const bool one_bucket = options_.static_graph || !options_.find_unused_parameters;
     const std::vector<size_t> limits = one_bucket ? std::vector<size_t>{std::numeric_limits<size_t>::max()}
                                                   : std::vector<size_t>{first_bytes, cap_bytes};
     auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(tensors, limits, expect_sparse));
     std::reverse(buckets.begin(), buckets.end());  // gradients arrive last layer first
-    reducer_ = std::make_shared<Reducer>(std::move(tensors), std::move(buckets), communicator_->process_group(),
-                                         std::move(expect_sparse), static_cast<int64_t>(cap_bytes),
-                                         options_.find_unused_parameters, options_.gradient_as_bucket_view,
-                                         std::move(names), static_cast<int64_t>(first_bytes),
-                                         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-                                         /*bucket_bytes_cap_list=*/std::vector<int64_t>());
+    reducer_ = std::make_shared<Reducer>(
+        std::move(tensors), std::move(buckets), communicator_->process_group(), std::move(expect_sparse),
+        static_cast<int64_t>(cap_bytes), options_.find_unused_parameters, options_.gradient_as_bucket_view,
+        std::move(names), static_cast<int64_t>(first_bytes),
+        /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+        /*bucket_bytes_cap_list=*/std::vector<int64_t>());
     if (options_.static_graph) reducer_->set_static_graph();
   }
 
@@ -178,11 +183,12 @@ class DdpModel final : public ModelStrategy {
 
   [[noreturn]] void report_unused(const at::Tensor& loss) {
     const std::vector<std::string> names = detail::unreached_parameters(loss, parameters_);
-    throw ConfigError({.what = concat("the loss does not use these parameters, so that they got no gradient: ",
-                                      join(names, ", ")),
-                       .hint = "Use them, freeze them (requires_grad_(false)) before prepare(), or set "
-                               "find_unused_parameters in DdpOptions.",
-                       .rank = communicator_->rank()});
+    throw ConfigError(
+        {.what = concat("the loss does not use these parameters, so that they got no gradient: ",
+                        join(names, ", ")),
+         .hint = "Use them, freeze them (requires_grad_(false)) before prepare(), or set "
+                 "find_unused_parameters in DdpOptions.",
+         .rank = communicator_->rank()});
   }
 
   std::shared_ptr<Communicator> communicator_;
@@ -201,7 +207,8 @@ class DdpModel final : public ModelStrategy {
 DdpStrategy::DdpStrategy(const ProcessContext& context, const DdpOptions& options)
     : communicator_(context.communicator), options_(options) {
   if (options.bucket_cap_mb <= 0) {
-    throw ConfigError({.what = "bucket_cap_mb", .expected = "a positive number of MiB",
+    throw ConfigError({.what = "bucket_cap_mb",
+                       .expected = "a positive number of MiB",
                        .got = std::to_string(options.bucket_cap_mb)});
   }
 }

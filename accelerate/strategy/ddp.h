@@ -5,13 +5,14 @@
 namespace accelerate {
 
 // Note [Data parallel training]
-// The engine is c10d::Reducer, the one under Python's DistributedDataParallel: gradients are sent in buckets while the
-// backward pass still computes others. What Python's wrapper adds around it is here:
+// The engine is c10d::Reducer, the one under Python's DistributedDataParallel: gradients are sent in buckets
+// while the backward pass still computes others. What Python's wrapper adds around it is here:
 //   - at the start all ranks check that they have the same model and take rank 0's weights and buffers;
 //   - before a forward that will be reduced, buckets are rebuilt in the order in which gradients arrived;
 //   - after it, the reducer is told that a backward comes. A forward that went past the handle is told by
 //     Accelerator::backward().
-//   - after a backward that was reduced, rank 0's buffers go to all, so that they are equal whenever the user looks
+//   - after a backward that was reduced, rank 0's buffers go to all, so that they are equal whenever the user
+//   looks
 //     (Python sends them before the next forward; the values that a forward sees are the same);
 //   - after it as well, parameters that got no gradient are an error that names them.
 
@@ -21,7 +22,9 @@ class DdpStrategy final : public SingleStrategy {
  public:
   DdpStrategy(const ProcessContext& context, const DdpOptions& options);
   std::string_view name() const override { return "ddp"; }
-  StrategyCapabilities capabilities() const override { return {.distributed = true, .reduces_gradients = true}; }
+  StrategyCapabilities capabilities() const override {
+    return {.distributed = true, .reduces_gradients = true};
+  }
   std::unique_ptr<ModelStrategy> prepare_model(torch::nn::Module& module) override;
 
  private:

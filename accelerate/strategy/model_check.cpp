@@ -69,8 +69,8 @@ void check_same_model(Communicator& communicator, const torch::nn::Module& modul
                      .rank = communicator.rank()});
 }
 
-std::vector<std::string> unreached_parameters(const at::Tensor& loss,
-                                              const std::vector<std::pair<std::string, at::Tensor>>& candidates) {
+std::vector<std::string> unreached_parameters(
+    const at::Tensor& loss, const std::vector<std::pair<std::string, at::Tensor>>& candidates) {
   using torch::autograd::Node;
   std::unordered_set<const Node*> seen;
   std::unordered_set<const c10::TensorImpl*> reached;

@@ -25,16 +25,16 @@ struct ModelCore {
 template <class M>
 struct ModulePointer;
 template <class M>
-  requires std::is_base_of_v<torch::nn::Module, M>
+requires std::is_base_of_v<torch::nn::Module, M>
 struct ModulePointer<std::shared_ptr<M>> {
   using Impl = M;
   static std::shared_ptr<M> get(const std::shared_ptr<M>& model) { return model; }
 };
 template <class M>
-  requires requires(const M& model) {
-    typename M::ContainedType;
-    model.ptr();
-  }
+requires requires(const M& model) {
+  typename M::ContainedType;
+  model.ptr();
+}
 struct ModulePointer<M> {
   using Impl = typename M::ContainedType;
   static std::shared_ptr<Impl> get(const M& model) { return model.ptr(); }
@@ -42,9 +42,10 @@ struct ModulePointer<M> {
 
 }  // namespace detail
 
-/// A user's model within an Accelerator. `model->forward(x)`, `model.forward(x)` and `model(x)` all run the user's
-/// forward with what the strategy needs around it; `operator->` gives the handle itself. unwrap() gives the user's own
-/// model back, whose weights are the ones that are trained. Cheap to copy: copies are the same model.
+/// A user's model within an Accelerator. `model->forward(x)`, `model.forward(x)` and `model(x)` all run the
+/// user's forward with what the strategy needs around it; `operator->` gives the handle itself. unwrap()
+/// gives the user's own model back, whose weights are the ones that are trained. Cheap to copy: copies are
+/// the same model.
 template <class M>
 class PreparedModel {
  public:

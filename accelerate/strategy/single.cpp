@@ -21,10 +21,13 @@ std::unique_ptr<ModelStrategy> SingleStrategy::prepare_model(torch::nn::Module&)
   return std::make_unique<SingleModel>();
 }
 
-at::Tensor SingleStrategy::clip_grad_norm(std::span<const at::Tensor> parameters, double max_norm, double norm_type) {
+at::Tensor SingleStrategy::clip_grad_norm(std::span<const at::Tensor> parameters, double max_norm,
+                                          double norm_type) {
   return clip_grad_norm_(parameters, max_norm, norm_type);
 }
 
-TensorDict SingleStrategy::full_state_dict(torch::nn::Module& module) { return state_dict(module); }
+TensorDict SingleStrategy::full_state_dict(torch::nn::Module& module) {
+  return state_dict(module);
+}
 
 }  // namespace accelerate

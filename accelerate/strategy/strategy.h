@@ -14,9 +14,9 @@ namespace accelerate {
 
 /// What a strategy can do. Code outside this folder asks here instead of comparing names.
 struct StrategyCapabilities {
-  bool distributed = false;         ///< ranks work together on one model
-  bool reduces_gradients = false;   ///< backward exchanges gradients, so no_sync saves work
-  bool shards_parameters = false;   ///< a rank holds only a part of the weights
+  bool distributed = false;        ///< ranks work together on one model
+  bool reduces_gradients = false;  ///< backward exchanges gradients, so no_sync saves work
+  bool shards_parameters = false;  ///< a rank holds only a part of the weights
 };
 
 /// Options of data parallel training; names and defaults are those of PyTorch's DistributedDataParallel.
@@ -33,8 +33,8 @@ struct DdpOptions {
   bool broadcast_buffers = true;
 };
 
-/// What a strategy does for one prepared model. The handle and the Accelerator call these around the user's code, on
-/// every rank alike.
+/// What a strategy does for one prepared model. The handle and the Accelerator call these around the user's
+/// code, on every rank alike.
 class ModelStrategy {
  public:
   virtual ~ModelStrategy() = default;
@@ -42,7 +42,8 @@ class ModelStrategy {
   /// `outputs`: all tensors that forward returned.
   virtual void after_forward(std::span<const at::Tensor> outputs) = 0;
   virtual void before_backward(const at::Tensor& loss) = 0;
-  /// @throws ConfigError naming the parameters when a step left some without a gradient that the strategy needs.
+  /// @throws ConfigError naming the parameters when a step left some without a gradient that the strategy
+  /// needs.
   virtual void after_backward(const at::Tensor& loss) = 0;
   /// Off: gradients stay on this rank until a backward with it on.
   virtual void set_gradient_sync(bool on) = 0;
@@ -54,14 +55,16 @@ class Strategy {
   virtual ~Strategy() = default;
   virtual std::string_view name() const = 0;
   virtual StrategyCapabilities capabilities() const = 0;
-  /// Collective. Takes over a model that is on its device. The module stays the user's; it outlives the result.
+  /// Collective. Takes over a model that is on its device. The module stays the user's; it outlives the
+  /// result.
   /// @throws ConfigError when the ranks' models differ, naming the first parameter that does.
   virtual std::unique_ptr<ModelStrategy> prepare_model(torch::nn::Module& module) = 0;
-  /// Collective where parameters are sharded. Scales the gradients of `parameters` so that their total norm is at most
-  /// `max_norm` and returns the norm before (a 0-d tensor).
-  virtual at::Tensor clip_grad_norm(std::span<const at::Tensor> parameters, double max_norm, double norm_type) = 0;
-  /// Collective where parameters are sharded. All weights and buffers under the module's own names, complete on the
-  /// main process.
+  /// Collective where parameters are sharded. Scales the gradients of `parameters` so that their total norm
+  /// is at most `max_norm` and returns the norm before (a 0-d tensor).
+  virtual at::Tensor clip_grad_norm(std::span<const at::Tensor> parameters, double max_norm,
+                                    double norm_type) = 0;
+  /// Collective where parameters are sharded. All weights and buffers under the module's own names, complete
+  /// on the main process.
   virtual TensorDict full_state_dict(torch::nn::Module& module) = 0;
 };
 

@@ -45,8 +45,19 @@ inline std::string read_file(const std::filesystem::path& path) {
 }
 
 /// A machine that does not depend on where the tests run.
-inline MachineFacts cpu_box(int cores = 4) { return {.cores = cores, .cuda_devices = 0}; }
-inline MachineFacts gpu_box(int devices) { return {.cores = 16, .cuda_devices = devices}; }
+inline MachineFacts cpu_box(int cores = 4) {
+  return {.cores = cores, .cuda_devices = 0};
+}
+inline MachineFacts gpu_box(int devices) {
+  return {.cores = 16, .cuda_devices = devices};
+}
+
+/// Variables, as "NAME", "value" pairs.
+inline EnvVars variables(const std::vector<std::pair<std::string, std::string>>& values) {
+  EnvVars out;
+  for (const auto& [name, value] : values) out.set(name, value);
+  return out;
+}
 
 /// Reads `text` as a file, with nothing else given.
 inline InspectedConfig inspect_text(const std::string& text, const std::string& name = "c.yaml",

@@ -1,5 +1,5 @@
-// Files as people have them, where a checkout lies beside a folder of them. The rules that they teach are tested on
-// texts of our own in the other files here, so nothing is lost where there is no such folder.
+// Files as people have them, where a checkout lies beside a folder of them. The rules that they teach are
+// tested on texts of our own in the other files here, so nothing is lost where there is no such folder.
 #include "config_test_support.h"
 #include "test_support.h"
 
@@ -31,10 +31,12 @@ std::vector<Expected> read_expected(const std::filesystem::path& folder) {
 }
 
 // Not counted: what another machine or a later release would take.
-bool counts(const Problem& problem) { return problem.kind == ProblemKind::kContent; }
+bool counts(const Problem& problem) {
+  return problem.kind == ProblemKind::kContent;
+}
 
 struct Verdict {
-  bool error = false;          // whatever the kind
+  bool error = false;  // whatever the kind
   bool content_error = false;
   bool warning = false;
   std::string text;
@@ -105,7 +107,8 @@ TEST_CASE("real configuration files give the values and verdicts that were worke
     const Verdict verdict = judge(problems);
     INFO(verdict.text);
     CHECK(std::string(to_string(found.config.distributed_type)) == row.distributed_type);
-    CHECK((found.config.num_processes ? std::to_string(*found.config.num_processes) : "") == row.num_processes);
+    CHECK((found.config.num_processes ? std::to_string(*found.config.num_processes) : "") ==
+          row.num_processes);
     CHECK(std::to_string(found.config.num_machines) == row.num_machines);
     CHECK(std::string(to_string(found.config.mixed_precision)) == row.mixed_precision);
     check_verdict(row, verdict);

@@ -1,0 +1,135 @@
+#include "launcher/config_actions.h"
+
+#include <filesystem>
+#include <istream>
+#include <ostream>
+
+#include "accelerate/config/load.h"
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+#include "launcher/config_prompt.h"
+#include "launcher/config_questions.h"
+#include "launcher/config_save.h"
+
+namespace accelerate::cli {
+namespace {
+
+std::string place_to_save(const ConfigRequest& request, const ConfigIo& io) {
+  return request.file ? *request.file : default_save_path(io.variables);
+}
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// The named file, or the one that a launch would read.
+std::optional<std::string> file_to_read(const ConfigRequest& request, const ConfigIo& io) {
+  return request.file ? request.file : find_default_config_file(io.variables);
+}
+
+std::string file_that_must_be(const ConfigRequest& request, const ConfigIo& io) {
+  if (auto file = file_to_read(request, io)) return *file;
+  throw ConfigError({.what = "no configuration file found",
+                     .expected = {},
+                     .got = {},
+                     .hint = "Name one, or make one with: accel config"});
+}
+
+void print(std::ostream& out, const Problem& problem) {
+  out << (problem.severity == Severity::kError ? "error: " : "warning: ") << describe(problem) << '\n';
+}
+
+// A file by itself: what the variables of this shell say is no part of it.
+InspectedConfig inspect_alone(const std::string& file, const ConfigIo& io) {
+  EnvVars none;
+  if (auto allowed = io.variables.get("ACCELERATE_ALLOW_UNKNOWN_KEYS")) {
+    none.set("ACCELERATE_ALLOW_UNKNOWN_KEYS", *allowed);
+  }
+  return inspect_config({.file = file, .environment = none, .machine = detect_machine(io.variables)});
+}
+
+void report_saved(const std::string& path, const ConfigIo& io) {
+  io.out << "accelerate configuration saved at " << path << '\n'
+         << "Start a program with it: accel launch "
+         << (path == find_default_config_file(io.variables) ? "" : "--config_file " + shell_quote(path) + " ")
+         << "./your_program\n";
+}
+
+}  // namespace
+
+int ask_and_save(const ConfigRequest& request, const ConfigIo& io) {
+  const std::string path = place_to_save(request, io);
+  Prompt prompt(io.in, io.out);
+  if (exists(path) && !request.force &&
+      !prompt.yes_or_no(concat(shell_quote(path), " exists. Overwrite it?"), false)) {
+    io.out << "Left as it was.\n";
+    return 0;
+  }
+  save_config(path, ask_config(prompt, detect_machine(io.variables)));
+  report_saved(path, io);
+  return 0;
+}
+
+int save_basic(const ConfigRequest& request, const ConfigIo& io) {
+  const std::string path = place_to_save(request, io);
+  if (exists(path) && !request.force) {
+    throw ConfigError({.what = concat(shell_quote(path), " exists"),
+                       .expected = {},
+                       .got = {},
+                       .hint = "Pass --force to overwrite it, or --config_file with another name."});
+  }
+  save_config(path, basic_config(detect_machine(io.variables), request.mixed_precision));
+  report_saved(path, io);
+  return 0;
+}
+
+int show_config(const ConfigRequest& request, const ConfigIo& io) {
+  const auto file = file_to_read(request, io);
+  ConfigSources sources{.file = std::nullopt, .environment = io.variables};
+  if (file) sources.file = *file;
+  const Config config = load_config(sources);
+  io.out << "# " << (file ? "Configuration file " + *file : std::string("No configuration file found"))
+         << '\n'
+         << explain(config);
+  io.out.flush();
+  for (const Problem& problem : validate(config)) print(io.err, problem);
+  return 0;
+}
+
+int validate_file(const ConfigRequest& request, const ConfigIo& io) {
+  const std::string file = file_that_must_be(request, io);
+  const InspectedConfig found = inspect_alone(file, io);
+  int errors = 0;
+  int warnings = 0;
+  const auto count = [&](const Problem& problem) {
+    print(io.out, problem);
+    ++(problem.severity == Severity::kError ? errors : warnings);
+  };
+  for (const Problem& problem : found.problems) {
+    if (problem.severity == Severity::kError) count(problem);
+  }
+  for (const Problem& problem : validate(found.config, ValidateFor::kFile)) {
+    // Where a value could not be read, what follows from its absence is no second problem.
+    const bool follows = std::any_of(found.problems.begin(), found.problems.end(), [&](const Problem& first) {
+      return first.severity == Severity::kError && first.key == problem.key;
+    });
+    if (!follows) count(problem);
+  }
+  io.out << file << ": " << errors << (errors == 1 ? " error, " : " errors, ") << warnings
+         << (warnings == 1 ? " warning\n" : " warnings\n");
+  return errors > 0 ? static_cast<int>(ExitCode::kConfigError) : 0;
+}
+
+int update_file(const ConfigRequest& request, const ConfigIo& io) {
+  const std::string file = file_that_must_be(request, io);
+  const InspectedConfig found = inspect_alone(file, io);
+  throw_if_errors(found.problems);
+  for (const Problem& problem : found.config.load_warnings) print(io.err, problem);
+  save_config(file, found.config);
+  io.out << "Successfully updated the configuration file at " << file
+         << ".\nKeys are sorted; comments are not kept.\n";
+  return 0;
+}
+
+}  // namespace accelerate::cli

@@ -1,0 +1,58 @@
+#include "launcher/devices.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/environment/variables.h"
+
+namespace accelerate::cli {
+namespace {
+
+std::vector<std::string> visible_devices(const Config& config, const EnvVars& variables) {
+  std::vector<std::string> out;
+  if (const auto listed = variables.get(variables::kCudaVisibleDevices)) {
+    for (const std::string& part : split(*listed, ',')) out.push_back(trim(part));
+  } else {
+    for (int device = 0; device < config.machine.cuda_devices; ++device)
+      out.push_back(std::to_string(device));
+  }
+  return out;
+}
+
+std::string where_visible(const EnvVars& variables) {
+  const auto listed = variables.get(variables::kCudaVisibleDevices);
+  return listed ? concat(variables::kCudaVisibleDevices, "=", *listed) : std::string("this machine");
+}
+
+}  // namespace
+
+std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars& variables) {
+  if (!config.gpu_ids || config.use_cpu || config.distributed_type == DistributedType::kMultiCpu)
+    return std::nullopt;
+  const std::vector<std::string> visible = visible_devices(config, variables);
+  std::vector<std::string> missing;
+  for (const std::string& id : *config.gpu_ids) {
+    // A device may be named by its number or its unique name; a name can only be compared with other names.
+    const bool comparable = parse_int(id).has_value() || variables.get(variables::kCudaVisibleDevices);
+    if (comparable && std::find(visible.begin(), visible.end(), id) == visible.end()) missing.push_back(id);
+  }
+  if (!missing.empty()) {
+    const std::string seen = visible.empty() ? "none" : join(visible, ",");
+    throw ConfigError({.what = concat("gpu_ids asks for device ", join(missing, ","), ", which ",
+                                      where_visible(variables), " does not offer"),
+                       .expected = concat("devices among: ", seen),
+                       .got = join(*config.gpu_ids, ","),
+                       .hint = visible.empty() ? "No CUDA device is visible here; use --cpu." : ""});
+  }
+  const auto ranks = static_cast<size_t>(config.num_processes.value_or(1));
+  if (config.distributed_type == DistributedType::kMultiGpu && config.gpu_ids->size() < ranks) {
+    throw ConfigError({.what = concat("num_processes is ", ranks, ", but gpu_ids names ",
+                                      config.gpu_ids->size(), " devices (", join(*config.gpu_ids, ","), ")"),
+                       .hint = "Name as many devices as processes."});
+  }
+  return join(*config.gpu_ids, ",");
+}
+
+}  // namespace accelerate::cli

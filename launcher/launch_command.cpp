@@ -1,0 +1,161 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <set>
+
+#include "accelerate/config/load.h"
+#include "accelerate/config/schema.h"
+#include "accelerate/core/error.h"
+#include "accelerate/core/machine.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/environment/variables.h"
+#include "accelerate/launch/launch_plan.h"
+#include "launcher/arguments.h"
+#include "launcher/commands.h"
+#include "launcher/devices.h"
+#include "launcher/launch_flags.h"
+#include "launcher/program.h"
+
+namespace accelerate::cli {
+namespace {
+
+constexpr const char* kUsage = "accel launch [flags] [--] program [arguments of the program]";
+constexpr const char* kConfigFileVariable = "ACCELERATE_CONFIG_FILE";
+
+// Keys that the launcher itself acts on; ranks learn the outcome through RANK, MASTER_PORT and so on.
+bool is_for_launcher(std::string_view key) {
+  static const std::set<std::string_view> kKeys = {"num_processes", "num_machines",    "machine_rank",
+                                                   "gpu_ids",       "main_process_ip", "main_process_port"};
+  return kKeys.count(key) > 0;
+}
+
+Config read_config(const LaunchFlagSet& given, const EnvVars& variables) {
+  ConfigSources sources{.file = std::nullopt, .environment = variables, .command_line = given.overrides()};
+  if (!given.flags().config_file.empty()) {
+    sources.file = given.flags().config_file;
+  } else if (const auto found = find_default_config_file(variables)) {
+    sources.file = *found;
+  }
+  Config config = load_config(sources);
+  const std::vector<Problem> problems = validate(config, ValidateFor::kLaunch);
+  throw_if_errors(problems);
+  for (const Problem& problem : problems) {
+    if (!given.flags().quiet) std::cerr << "accel: warning: " << describe(problem) << "\n";
+  }
+  return config;
+}
+
+// What the ranks have to know of the configuration, in the variables that they read.
+std::map<std::string, std::string> config_variables(const Config& config) {
+  std::map<std::string, std::string> out;
+  if (!config.file.empty()) {
+    std::error_code error;
+    const auto path = std::filesystem::absolute(config.file, error);
+    out[kConfigFileVariable] = error ? config.file : path.string();
+  }
+  for (const KeyRow& row : schema()) {
+    if (row.environment.empty() || !config.given(row.name) || is_for_launcher(row.name)) continue;
+    const std::string variable = words_of(row.environment).front();
+    if (row.type == ValueType::kBlock) {
+      out[variable] = "true";
+    } else if (const auto text = value_text(config, row)) {
+      out[variable] = *text;
+    }
+  }
+  return out;
+}
+
+LaunchPlan make_plan(const LaunchFlagSet& given, const Config& config, const EnvVars& variables) {
+  const LaunchFlags& flags = given.flags();
+  LaunchPlan plan;
+  plan.base_environment = variables;
+  plan.num_processes = static_cast<int>(config.num_processes.value_or(1));
+  plan.environment = config_variables(config);
+  if (const auto devices = devices_of_ranks(config, variables)) {
+    plan.environment[variables::kCudaVisibleDevices] = *devices;
+  }
+  if (flags.threads_per_process > 0) plan.num_cpu_threads = flags.threads_per_process;
+  for (const auto& [name, value] : given.environment()) plan.environment[name] = value;
+  if (config.main_process_port) plan.main_process_port = static_cast<int>(*config.main_process_port);
+  plan.max_restarts = flags.max_restarts;
+  plan.grace_period = std::chrono::milliseconds(std::llround(flags.grace_period_s * 1000));
+  plan.output = {
+      .prefix = !flags.no_prefix, .log_directory = flags.log_dir, .tee = flags.tee, .quiet = flags.quiet};
+  return plan;
+}
+
+std::string port_text(const LaunchPlan& plan) {
+  if (!plan.main_process_port) return "29500, or any free one if that is taken";
+  return *plan.main_process_port == 0 ? "any free one" : std::to_string(*plan.main_process_port);
+}
+
+void print_plan(const LaunchPlan& plan, const Config& config) {
+  std::cout << explain(config);
+  std::cout << "\n"
+            << plan.num_processes << (plan.num_processes == 1 ? " process" : " processes")
+            << " = 1 machine x " << plan.num_processes << "\n";
+  std::vector<std::string> words;
+  if (!plan.program.empty()) words.push_back(shell_quote(plan.program));
+  for (const std::string& argument : plan.arguments) words.push_back(shell_quote(argument));
+  std::cout << "program: " << (words.empty() ? "(none given)" : join(words, " ")) << "\n";
+  std::cout << "port: " << port_text(plan) << "\n";
+  for (int rank = 0; rank < plan.num_processes; ++rank) {
+    std::cout << "rank " << rank << ":";
+    for (const auto& [name, value] :
+         preview_rank_environment(plan, rank, plan.main_process_port.value_or(29500))) {
+      std::cout << " " << name << "=" << shell_quote(value);
+    }
+    std::cout << "\n";
+  }
+}
+
+void say_how_to_use_more(const Config& config, const LaunchFlags& flags) {
+  const Origin origin = config.origin_of("num_processes").origin;
+  const bool chosen_by_us = origin == Origin::kDefault || origin == Origin::kDetected;
+  if (flags.quiet || !chosen_by_us || config.num_processes.value_or(1) != 1 || !config.file.empty()) return;
+  std::cerr << "accel: starting 1 process; --num_processes N starts more (" << logical_cpus()
+            << " CPUs here), and `accel config` keeps the choice\n";
+}
+
+// CLI11 does not know of the program, which is cut off before it sees the words.
+class LaunchHelp final : public CLI::Formatter {
+ public:
+  LaunchHelp() { column_width(40); }
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return concat("\nUsage: ", kUsage, "\n");
+  }
+};
+
+int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) {
+  const EnvVars variables = EnvVars::from_process();
+  if (program.empty() && !given.flags().dry_run) {
+    throw ConfigError({.what = "no program given", .hint = concat("Usage: ", kUsage)});
+  }
+  const Config config = read_config(given, variables);
+  LaunchPlan plan = make_plan(given, config, variables);
+  if (!program.empty()) {
+    plan.program = find_program(program.front(), variables);
+    plan.arguments.assign(program.begin() + 1, program.end());
+  }
+  if (given.flags().dry_run) {
+    print_plan(plan, config);
+    return 0;
+  }
+  say_how_to_use_more(config, given.flags());
+  return run(plan).exit_code;
+}
+
+}  // namespace
+
+void add_launch_command(CLI::App& app, int& exit_code, const std::vector<std::string>& program) {
+  CLI::App* command = app.add_subcommand(kLaunch, "Start a program as several processes");
+  command->formatter(std::make_shared<LaunchHelp>());
+  const auto flags = std::make_shared<LaunchFlagSet>(*command);
+  command->callback([flags, &exit_code, &program] { exit_code = launch(*flags, program); });
+}
+
+}  // namespace accelerate::cli

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/config/load.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace accelerate::cli {
+
+/// Flags of `accel launch` that are no keys of the configuration.
+struct LaunchFlags {
+  std::string config_file;
+  int threads_per_process = 0;  ///< 0: not given
+  std::string log_dir;
+  bool tee = false;
+  bool no_prefix = false;
+  bool quiet = false;
+  bool dry_run = false;
+  int max_restarts = 0;
+  double grace_period_s = 5;
+  std::vector<std::string> env;  ///< "KEY=VALUE"
+};
+
+/// Registers the flags above and one flag for every key of the schema, and hands back what was typed.
+class LaunchFlagSet {
+ public:
+  explicit LaunchFlagSet(CLI::App& command);
+  LaunchFlagSet(const LaunchFlagSet&) = delete;
+  LaunchFlagSet& operator=(const LaunchFlagSet&) = delete;
+
+  const LaunchFlags& flags() const { return flags_; }
+  /// Keys given on the command line, as text; the configuration parses them.
+  std::vector<Override> overrides() const;
+  /// The variables of --env. @throws ConfigError for one without '=' or name.
+  std::vector<std::pair<std::string, std::string>> environment() const;
+
+ private:
+  struct Key {
+    std::string name;
+    std::string text;
+    CLI::Option* option;
+  };
+
+  void add_own(CLI::App& command);
+  void add_schema(CLI::App& command);
+
+  LaunchFlags flags_;
+  bool multi_gpu_ = false;
+  bool tpu_ = false;
+  bool no_python_ = false;
+  std::deque<Key> keys_;  ///< CLI11 keeps references to the texts, so they must not move
+};
+
+}  // namespace accelerate::cli

@@ -1,0 +1,147 @@
+// A rank whose behaviour is written on its command line: a list of commands that are run in order. "@1"
+// before a command limits it to rank 1, "@1#0" to rank 1 in attempt 0, "@#0" to attempt 0.
+//   print TEXT     line on standard output          eprint TEXT  line on standard error
+//   raw TEXT       standard output as is, with \n and \r for line ends
+//   env NAME       line NAME=value                  args N       the rest, N words, as one line
+//   exit CODE      at once                          throw TEXT   uncaught std::runtime_error
+//   kill SIGNAL    itself, by number                ignore SIGNAL
+//   touch FILE     makes a file FILE.RANK           await FILE   until FILE exists
+//   sleep          for ever                         stdin        copies standard input
+//   shm            leaves a shared-memory segment of the job behind
+//   child          starts a child that ignores SIGTERM and SIGINT and sleeps for ever
+//   topology       what detect_topology() says      nested       starts itself with "topology"
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "accelerate/core/error.h"
+#include "accelerate/core/shared_memory_names.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/environment/registry.h"
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+bool exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
+
+void make_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
+  if (fd < 0) throw std::runtime_error("can't make " + path);
+  ::close(fd);
+}
+
+void await(const std::string& path) {
+  for (int tries = 0; !exists(path); ++tries) {
+    if (tries > 30000) throw std::runtime_error("nobody made " + path);
+    ::usleep(1000);
+  }
+}
+
+std::string unescaped(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool escape = text[i] == '\\' && i + 1 < text.size();
+    if (!escape) {
+      out += text[i];
+    } else {
+      out += text[++i] == 'n' ? '\n' : '\r';
+    }
+  }
+  return out;
+}
+
+void write_out(int fd, const std::string& text) {
+  [[maybe_unused]] const ssize_t written = ::write(fd, text.data(), text.size());
+}
+
+void print_topology() {
+  const accelerate::Topology topology = accelerate::detect_topology(accelerate::EnvVars::from_process());
+  std::cout << "launcher=" << topology.launcher << " rank=" << topology.rank << "/" << topology.world_size
+            << " local=" << topology.local_rank << "/" << topology.local_world_size
+            << " node=" << topology.node_rank << "/" << topology.num_nodes << " addr=" << topology.master_addr
+            << " port=" << topology.master_port << " fd=" << (topology.listen_fd ? "yes" : "no")
+            << " restarts=" << topology.restart_count << " job=" << topology.job_id << std::endl;
+}
+
+[[noreturn]] void sleep_for_ever() {
+  for (;;) ::pause();
+}
+
+void start_child() {
+  if (::fork() != 0) return;
+  ::signal(SIGTERM, SIG_IGN);
+  ::signal(SIGINT, SIG_IGN);
+  sleep_for_ever();
+}
+
+void nested(const char* self) {
+  const std::string command = accelerate::shell_quote(self) + " topology";
+  if (std::system(command.c_str()) != 0) throw std::runtime_error("the nested program failed");
+}
+
+// "@1" or "@1#0" does not apply to this rank or attempt.
+bool excluded(const std::string& condition) {
+  const auto parts = accelerate::split(condition.substr(1), '#');
+  if (!parts[0].empty() && parts[0] != variable("RANK")) return true;
+  return parts.size() > 1 && parts[1] != variable("TORCHELASTIC_RESTART_COUNT");
+}
+
+void run_command(const std::string& command, const std::string& argument, const char* self) {
+  if (command == "print") write_out(1, argument + "\n");
+  if (command == "eprint") write_out(2, argument + "\n");
+  if (command == "raw") write_out(1, unescaped(argument));
+  if (command == "env") write_out(1, argument + "=" + variable(argument.c_str()) + "\n");
+  if (command == "exit") std::_Exit(std::atoi(argument.c_str()));
+  if (command == "throw") throw std::runtime_error(argument);
+  if (command == "kill") ::kill(::getpid(), std::atoi(argument.c_str()));
+  if (command == "ignore") ::signal(std::atoi(argument.c_str()), SIG_IGN);
+  if (command == "touch") make_file(argument + "." + variable("RANK"));
+  if (command == "await") await(argument);
+  if (command == "sleep") sleep_for_ever();
+  if (command == "stdin") std::cout << std::cin.rdbuf() << std::flush;
+  if (command == "shm")
+    make_file("/dev/shm/" + accelerate::shared_memory_prefix(variable("ACCELERATE_JOB_ID")) + "0");
+  if (command == "child") start_child();
+  if (command == "topology") print_topology();
+  if (command == "nested") nested(self);
+}
+
+bool takes_argument(const std::string& command) {
+  for (const char* bare : {"sleep", "stdin", "shm", "child", "topology", "nested"}) {
+    if (command == bare) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "args") {
+    for (size_t i = 1; i < words.size(); ++i) write_out(1, "<" + words[i] + ">\n");
+    return 0;
+  }
+  for (size_t at = 0; at < words.size(); ++at) {
+    bool skip = false;
+    for (; at < words.size() && words[at].starts_with('@'); ++at) skip = skip || excluded(words[at]);
+    if (at == words.size()) break;
+    const std::string command = words[at];
+    const std::string argument = takes_argument(command) && at + 1 < words.size() ? words[++at] : "";
+    if (!skip) run_command(command, argument, argv[0]);
+  }
+  return 0;
+}
