@@ -8,8 +8,10 @@ mode=$1 cmake=$2 source_dir=$3 build_dir=$4 with_torch=$5 launcher=$6
 
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
-common=(-G Ninja -S "$source_dir/tests/consumer" -B "$work/build" -DCMAKE_BUILD_TYPE=Debug
-  "-DCMAKE_CXX_COMPILER=$CXX" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher" "-DCMAKE_CXX_FLAGS=-O0 -g0")
+common=(-G Ninja -S "$source_dir/tests/consumer" -B "$work/build" -DCMAKE_BUILD_TYPE=
+  "-DCMAKE_CXX_COMPILER=$CXX" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher" -DCMAKE_CXX_FLAGS=-O0)
+# The work folder has another name each time; ccache shall know the files again all the same.
+export CCACHE_NOHASHDIR=true CCACHE_BASEDIR=$work
 
 case $mode in
   install)
