@@ -31,7 +31,7 @@ Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Im
   impl_->config = std::move(start.config);
   impl_->context = std::move(start.context);
   impl_->options = std::move(options);
-  impl_->strategy = make_strategy(impl_->options.strategy, impl_->context);
+  impl_->strategy = make_strategy({.name = impl_->options.strategy, .ddp = impl_->options.ddp}, impl_->context);
   impl_->accumulation = std::make_shared<Accumulation>(
       AccumulationOptions{.num_steps = impl_->config.gradient_accumulation_steps,
                           .sync_with_dataloader = impl_->options.sync_with_dataloader},

@@ -30,7 +30,10 @@ struct AcceleratorOptions {
   /// The last batch of a loader ends an accumulation window, however short.
   bool sync_with_dataloader = true;
   DataLoaderConfiguration dataloader = {};
-  StrategyOptions strategy = {};
+  /// "auto" (ddp with several ranks, else single), "single" or "ddp".
+  std::string strategy = "auto";
+  /// Options of data parallel training.
+  DdpOptions ddp = {};
   /// Move models and batches to this rank's device.
   bool device_placement = true;
   /// The longest that any wait for other ranks takes.

@@ -68,7 +68,7 @@ ProcessStart start_process(const AcceleratorOptions& options) {
           ? options.communicator
           : make_communicator(
                 context.topology,
-                {.backend = options.backend, .timeout = options.timeout, .device = context.device},
+                {.backend = options.backend, .timeout = options.timeout, .device = context.device, .debug = start.config.debug},
                 *context.logger);
   return start;
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <cstring>
 #include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -39,11 +40,12 @@ std::string describe(const at::Tensor& tensor) {
 class C10dCommunicator final : public Communicator {
  public:
   C10dCommunicator(Store store, c10::intrusive_ptr<c10d::ProcessGroup> group, std::string backend_name,
-                   std::chrono::milliseconds timeout)
+                   const CommunicatorOptions& options)
       : store_(std::move(store)),
         group_(std::move(group)),
         backend_name_(std::move(backend_name)),
-        timeout_(timeout) {}
+        timeout_(options.timeout),
+        debug_(options.debug) {}
 
   ~C10dCommunicator() override { report_left(store_, rank(), operations_); }
 
@@ -132,12 +134,40 @@ class C10dCommunicator final : public Communicator {
   template <class Start>
   void run(const char* name, const at::Tensor& tensor, const Start& start) {
     ++operations_;
+    const auto text = [&] {
+      return concat(name, " #", operations_, tensor.defined() ? concat(" of ", describe(tensor)) : "");
+    };
     try {
+      if (debug_) check_agreement(text());
       start()->wait();
+    } catch (const Error&) {
+      throw;
     } catch (const std::exception& error) {
-      fail(concat(name, " #", operations_, tensor.defined() ? concat(" of ", describe(tensor)) : ""),
-           error.what());
+      fail(text(), error.what());
     }
+  }
+
+  // Every rank says in a fixed number of bytes what it is about to do.
+  void check_agreement(const std::string& text) {
+    constexpr int64_t kBytes = 256;
+    at::Tensor mine = at::zeros({kBytes}, at::kByte);
+    std::memcpy(mine.data_ptr(), text.data(), std::min<size_t>(text.size(), kBytes));
+    std::vector<std::vector<at::Tensor>> all(1);
+    for (int i = 0; i < size(); ++i) all[0].push_back(at::empty_like(mine));
+    std::vector<at::Tensor> input = {mine};
+    group_->allgather(all, input)->wait();
+    bool equal = true;
+    std::string list;
+    for (int peer = 0; peer < size(); ++peer) {
+      const at::Tensor& bytes = all[0][static_cast<size_t>(peer)];
+      equal = equal && bytes.equal(all[0][0]);
+      const auto* data = static_cast<const char*>(bytes.const_data_ptr());
+      list += concat(peer > 0 ? "; " : "", "rank ", peer, ": ", std::string(data, ::strnlen(data, kBytes)));
+    }
+    if (equal) return;
+    throw CommError({.what = concat("the ranks are about to run different collectives: ", list),
+                     .hint = "All ranks must call the same collectives in the same order, with equal shapes and dtypes.",
+                     .rank = rank()});
   }
 
   [[noreturn]] void fail(const std::string& operation, const char* cause) {
@@ -155,6 +185,7 @@ class C10dCommunicator final : public Communicator {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::string backend_name_;
   std::chrono::milliseconds timeout_;
+  bool debug_;
   int64_t operations_ = 0;
 };
 
@@ -230,7 +261,7 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
   group->setDefaultBackend(name == "nccl" ? c10d::ProcessGroup::BackendType::NCCL
                                           : c10d::ProcessGroup::BackendType::GLOO);
   group->setGroupName("accelerate");
-  return std::make_shared<C10dCommunicator>(std::move(store), std::move(group), name, options.timeout);
+  return std::make_shared<C10dCommunicator>(std::move(store), std::move(group), name, options);
 }
 
 }  // namespace accelerate::detail

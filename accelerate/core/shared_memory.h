@@ -57,7 +57,7 @@ struct SharedMemoryOptions {
   /// A folder on tmpfs.
   std::string directory = "/dev/shm";
   /// A folder on disk to take when `directory` has too little room; empty: that is an error.
-  std::string fallback_directory;
+  std::string fallback_directory = {};
 };
 
 /// The builder's side of a segment. See Note [Shared-memory segments].

@@ -17,7 +17,7 @@ struct SharedMemoryDatasetOptions {
   std::string directory = "/dev/shm";
   /// A folder on disk to take when `directory` has too little room (said once on the main process). Empty:
   /// too little room is an error.
-  std::string fallback_directory;
+  std::string fallback_directory = {};
 };
 
 namespace detail {

@@ -164,6 +164,42 @@ TEST_CASE("a stuck peer is named after the timeout") {
   CHECK_THAT(message, ContainsSubstring("barrier #1 failed on gloo: rank 1 was not heard from"));
 }
 
+TEST_CASE("debug mode names what each rank is about to do when they disagree") {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  const auto disagree = [&](const std::function<void(Communicator&)>& action) {
+    messages.clear();
+    test::run_threads(2, [&](int rank, const Store& store, const std::string&) {
+      Logger logger(rank, LogLevel::kOff);
+      auto comm = make_communicator(Store(store.c10d_store()), rank, 2, true,
+                                    {.timeout = std::chrono::seconds(30), .debug = true}, logger);
+      at::Tensor same = torch::ones({2});
+      comm->all_reduce(same);
+      try {
+        action(*comm);
+      } catch (const CommError& error) {
+        const std::lock_guard lock(mutex);
+        messages.emplace_back(error.what());
+      }
+    });
+    REQUIRE(messages.size() == 2);  // on both ranks, neither hangs
+    std::sort(messages.begin(), messages.end());
+  };
+  disagree([](Communicator& comm) { comm.all_gather(torch::ones({2 + comm.rank()})); });
+  CHECK_THAT(messages[0], ContainsSubstring("rank 0: all_gather #2 of Float [2]; rank 1: all_gather #2 of Float [3]"));
+  disagree([](Communicator& comm) {
+    at::Tensor value = torch::ones({2}, comm.rank() == 0 ? torch::kFloat : torch::kDouble);
+    comm.all_reduce(value);
+  });
+  CHECK_THAT(messages[1], ContainsSubstring("of Float [2]") && ContainsSubstring("of Double [2]"));
+  disagree([](Communicator& comm) {
+    at::Tensor value = torch::ones({2});
+    if (comm.rank() == 0) return comm.barrier();
+    comm.broadcast(value);
+  });
+  CHECK_THAT(messages[0], ContainsSubstring("rank 0: barrier #2; rank 1: broadcast #2 of Float [2]"));
+}
+
 TEST_CASE("an unknown back end lists the ones there are") {
   Logger logger(0, LogLevel::kOff);
   CHECK_THROWS_WITH(make_communicator(make_in_memory_store(), 0, 2, true, {.backend = "glou"}, logger),

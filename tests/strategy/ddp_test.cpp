@@ -55,7 +55,7 @@ TEST_CASE("gradients on 1 to 4 ranks equal those of one rank on the joined batch
   for (const int world : {1, 2, 3, 4}) {
     for (const int mode : {0, 1, 2, 3}) {
       AcceleratorOptions options;
-      options.strategy.ddp = {.bucket_cap_mb = mode == 1 ? 1e-5 : 25,  // one bucket a parameter
+      options.ddp = {.bucket_cap_mb = mode == 1 ? 1e-5 : 25,  // one bucket a parameter
                               .find_unused_parameters = mode == 2,
                               .gradient_as_bucket_view = mode == 1,
                               .static_graph = mode == 3};
@@ -159,7 +159,7 @@ TEST_CASE("unused parameters are named, and allowed where the options say so") {
     require(text.find("used.weight") == std::string::npos, text);
   });
   AcceleratorOptions options;
-  options.strategy.ddp.find_unused_parameters = true;
+  options.ddp.find_unused_parameters = true;
   test::run_ranks(
       2,
       [](Accelerator& accelerator) {
@@ -194,7 +194,7 @@ TEST_CASE("models that differ between ranks are refused, naming rank and paramet
 TEST_CASE("buffers follow rank 0 after every step") {
   for (const bool follow : {true, false}) {
     AcceleratorOptions options;
-    options.strategy.ddp.broadcast_buffers = follow;
+    options.ddp.broadcast_buffers = follow;
     test::run_ranks(
         2,
         [&](Accelerator& accelerator) {
@@ -255,8 +255,8 @@ TEST_CASE("a strategy's name is checked") {
   AcceleratorOptions options;
   options.environment = EnvVars();
   options.topology = Topology{.job_id = "names"};
-  options.strategy.name = "dpd";
+  options.strategy = "dpd";
   CHECK_THROWS_WITH(Accelerator(options), ContainsSubstring("Did you mean 'ddp'?"));
-  options.strategy.name = "ddp";
+  options.strategy = "ddp";
   CHECK(Accelerator(options).strategy().name() == "single");  // one rank: nothing to reduce
 }
