@@ -146,6 +146,8 @@ bool takes_argument(const std::string& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A sanitizer's handler would turn the signal into an exit code.
+  ::signal(SIGSEGV, SIG_DFL);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "args") {
     for (size_t i = 1; i < words.size(); ++i) write_out(1, "<" + words[i] + ">\n");
