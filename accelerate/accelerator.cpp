@@ -31,7 +31,8 @@ Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Im
   impl_->config = std::move(start.config);
   impl_->context = std::move(start.context);
   impl_->options = std::move(options);
-  impl_->strategy = make_strategy({.name = impl_->options.strategy, .ddp = impl_->options.ddp}, impl_->context);
+  impl_->strategy =
+      make_strategy({.name = impl_->options.strategy, .ddp = impl_->options.ddp}, impl_->context);
   impl_->accumulation = std::make_shared<Accumulation>(
       AccumulationOptions{.num_steps = impl_->config.gradient_accumulation_steps,
                           .sync_with_dataloader = impl_->options.sync_with_dataloader},
@@ -62,9 +63,11 @@ std::vector<std::shared_ptr<detail::OptimizerCore>> Accelerator::optimizer_cores
   return impl_->optimizers;
 }
 
-int64_t Accelerator::scheduler_steps() const {
-  const bool per_process = impl_->config.scheduler_rule == "per_process";
-  return per_process && !impl_->options.dataloader.split_batches ? num_processes() : 1;
+SchedulerRule Accelerator::scheduler_rule() const {
+  const bool per_process =
+      impl_->config.scheduler_rule == "per_process" && !impl_->options.dataloader.split_batches;
+  return {.with_optimizer = impl_->config.step_scheduler_with_optimizer,
+          .steps = per_process ? num_processes() : 1};
 }
 
 std::shared_ptr<detail::LoaderCore> Accelerator::make_loader_core(int64_t dataset_size,

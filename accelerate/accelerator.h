@@ -222,7 +222,7 @@ class Accelerator {
       auto core = make_optimizer_core(*held);
       return {std::move(held), std::move(core)};
     } else {
-      return {detail::hold(std::forward<T>(object)), accumulation(), optimizer_cores(), scheduler_steps()};
+      return {detail::hold(std::forward<T>(object)), accumulation(), optimizer_cores(), scheduler_rule()};
     }
   }
 
@@ -232,7 +232,7 @@ class Accelerator {
   std::shared_ptr<detail::OptimizerCore> make_optimizer_core(torch::optim::Optimizer& optimizer);
   std::shared_ptr<const Accumulation> accumulation() const;
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizer_cores() const;
-  int64_t scheduler_steps() const;
+  SchedulerRule scheduler_rule() const;
   AccumulateScope begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models);
   at::Tensor gather_tensor(const at::Tensor& tensor);
   at::Tensor gather_tensor_for_metrics(const at::Tensor& tensor);

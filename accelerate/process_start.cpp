@@ -1,9 +1,12 @@
 #include "accelerate/process_start.h"
 
+#include <cstdio>
+
 #include "accelerate/comm/device.h"
 #include "accelerate/config/load.h"
 #include "accelerate/core/error.h"
 #include "accelerate/environment/registry.h"
+#include "accelerate/environment/variables.h"
 
 namespace accelerate::detail {
 namespace {
@@ -55,6 +58,10 @@ void say_if_started_alone(const Config& config, const Topology& topology, Logger
 
 ProcessStart start_process(const AcceleratorOptions& options) {
   const EnvVars environment = options.environment ? *options.environment : EnvVars::from_process();
+  // Under our launcher standard output is a pipe, which C++ fills in blocks of 4 KiB: lines would come late,
+  // and be lost when a rank is killed.
+  if (!options.topology && environment.get(variables::kLauncher) == "accel")
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
   ProcessStart start;
   ProcessContext& context = start.context;
   context.topology = options.topology ? *options.topology : detect_topology(environment);
@@ -63,13 +70,13 @@ ProcessStart start_process(const AcceleratorOptions& options) {
   start.config = read_config(options, environment, context.topology);
   say_if_started_alone(start.config, context.topology, *context.logger);
   context.device = choose_device(device_request(start.config, environment), context.topology);
-  context.communicator =
-      options.communicator
-          ? options.communicator
-          : make_communicator(
-                context.topology,
-                {.backend = options.backend, .timeout = options.timeout, .device = context.device, .debug = start.config.debug},
-                *context.logger);
+  context.communicator = options.communicator ? options.communicator
+                                              : make_communicator(context.topology,
+                                                                  {.backend = options.backend,
+                                                                   .timeout = options.timeout,
+                                                                   .device = context.device,
+                                                                   .debug = start.config.debug},
+                                                                  *context.logger);
   return start;
 }
 

@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 
 #include "accelerate/accelerate.h"
@@ -164,7 +165,8 @@ void train(const Options& options) {
                     " accumulated = ", loader.total_batch_size() * options.accumulation_steps, " in all, ",
                     train_set.size(), " images to train, ", test_set.size(), " to test");
 
-  const bool show_bar = accelerator.is_main_process() && ::isatty(STDOUT_FILENO) != 0;
+  const bool show_bar = accelerator.is_main_process() &&
+                        (::isatty(STDOUT_FILENO) != 0 || std::getenv("ACCELERATE_TERMINAL") != nullptr);
   for (int64_t epoch = 1; epoch <= options.epochs; ++epoch) {
     const auto start = std::chrono::steady_clock::now();
     auto loss_sum = torch::zeros({});

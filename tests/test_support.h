@@ -1,7 +1,7 @@
 #pragma once
 
-// The only header that includes Catch. torch must come first: it defines CHECK, and where Catch comes first its CHECK
-// is silently replaced by one that counts no assertion.
+// The only header that includes Catch. torch must come first: it defines CHECK, and where Catch comes first
+// its CHECK is silently replaced by one that counts no assertion.
 #ifdef ACCELERATE_TEST_WITH_TORCH
 #include <torch/torch.h>
 #undef CHECK
@@ -13,5 +13,7 @@ using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
 #else
 #include <catch2/catch.hpp>
-inline auto ContainsSubstring(const std::string& text) { return Catch::Matchers::Contains(text); }
+inline auto ContainsSubstring(const std::string& text) {
+  return Catch::Matchers::Contains(text);
+}
 #endif

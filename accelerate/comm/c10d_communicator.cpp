@@ -165,9 +165,10 @@ class C10dCommunicator final : public Communicator {
       list += concat(peer > 0 ? "; " : "", "rank ", peer, ": ", std::string(data, ::strnlen(data, kBytes)));
     }
     if (equal) return;
-    throw CommError({.what = concat("the ranks are about to run different collectives: ", list),
-                     .hint = "All ranks must call the same collectives in the same order, with equal shapes and dtypes.",
-                     .rank = rank()});
+    throw CommError(
+        {.what = concat("the ranks are about to run different collectives: ", list),
+         .hint = "All ranks must call the same collectives in the same order, with equal shapes and dtypes.",
+         .rank = rank()});
   }
 
   [[noreturn]] void fail(const std::string& operation, const char* cause) {

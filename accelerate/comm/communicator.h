@@ -29,8 +29,8 @@ struct CommunicatorOptions {
   at::Device device = at::kCPU;
   /// While waiting for ranks to arrive, who is present and who is missing is printed this often.
   std::chrono::milliseconds progress_interval = std::chrono::seconds(10);
-  /// Before each collective all ranks compare which one it is and the tensor's dtype and shape; where they differ, every
-  /// rank throws with the list instead of hanging. Costs one small exchange each time.
+  /// Before each collective all ranks compare which one it is and the tensor's dtype and shape; where they
+  /// differ, every rank throws with the list instead of hanging. Costs one small exchange each time.
   bool debug = false;
 };
 

@@ -9,6 +9,10 @@ Store::~Store() = default;
 Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 
+Store Store::share() const {
+  return Store(store_);
+}
+
 void Store::set(const std::string& key, const std::string& value) {
   store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
 }

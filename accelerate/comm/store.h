@@ -23,6 +23,9 @@ class Store {
   Store(Store&&) noexcept;
   Store& operator=(Store&&) noexcept;
 
+  /// Another handle on the same store.
+  Store share() const;
+
   void set(const std::string& key, const std::string& value);
   /// The value, or nothing if the key did not appear within `timeout`.
   std::optional<std::string> get(const std::string& key, std::chrono::milliseconds timeout);

@@ -69,11 +69,11 @@ constexpr KeyRow kRows[] = {
      .environment = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", .ours = true},
     {.name = "step_scheduler_with_optimizer", .type = kBool, .slot = SLOT(step_scheduler_with_optimizer),
      .help = "Hold the scheduler still when the optimizer did not step", .default_text = "true",
-     .environment = "ACCELERATE_STEP_SCHEDULER_WITH_OPTIMIZER", .support = kNotYet, .ours = true},
+     .environment = "ACCELERATE_STEP_SCHEDULER_WITH_OPTIMIZER", .ours = true},
     {.name = "scheduler_rule", .type = kWord, .slot = SLOT(scheduler_rule),
      .help = "Scheduler steps for one optimizer step: one, or one a process as HF Accelerate does",
      .allowed = "per_optimizer_step|per_process", .default_text = "per_optimizer_step",
-     .environment = "ACCELERATE_SCHEDULER_RULE", .support = kNotYet, .ours = true},
+     .environment = "ACCELERATE_SCHEDULER_RULE", .ours = true},
 
     // TPU pods.
     {.name = "main_training_function", .type = kText, .slot = SLOT(tpu.main_training_function),

@@ -8,8 +8,8 @@
 
 namespace accelerate {
 
-/// A snapshot of environment variables. Code reads this instead of getenv(), so that tests (and several ranks in one
-/// process) can each have their own.
+/// A snapshot of environment variables. Code reads this instead of getenv(), so that tests (and several ranks
+/// in one process) can each have their own.
 class EnvVars {
  public:
   EnvVars() = default;

@@ -9,7 +9,8 @@
 
 namespace accelerate {
 
-/// One way in which processes are started. One file each; the order of the registry decides who is asked first.
+/// One way in which processes are started. One file each; the order of the registry decides who is asked
+/// first.
 class Environment {
  public:
   virtual ~Environment() = default;
@@ -28,7 +29,8 @@ const std::vector<std::unique_ptr<Environment>>& environments();
 /// @throws ConfigError when a variable is missing or malformed or the numbers contradict one another.
 Topology detect_topology(const EnvVars& variables);
 
-/// Checks that the numbers fit together: 0 <= rank < world_size, local ranks within the machine, port in 0..65535.
+/// Checks that the numbers fit together: 0 <= rank < world_size, local ranks within the machine, port in
+/// 0..65535.
 /// @throws ConfigError naming the two numbers that don't fit and the variables they came from.
 void validate_topology(const Topology& topology);
 

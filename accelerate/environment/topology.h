@@ -16,8 +16,8 @@ struct Topology {
   int node_rank = 0;         ///< number of this machine
   int num_nodes = 1;         ///< machines in the job
 
-  /// Where rank 0's store listens. The port is 0 when the launcher gave none (mpirun, srun on one machine): the local
-  /// ranks then agree on a free one among themselves.
+  /// Where rank 0's store listens. The port is 0 when the launcher gave none (mpirun, srun on one machine):
+  /// the local ranks then agree on a free one among themselves.
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
   /// A listening socket for the store that rank 0 inherited from the launcher.
@@ -26,7 +26,8 @@ struct Topology {
   bool agent_store = false;
   /// Times that all ranks were restarted so far.
   int restart_count = 0;
-  /// Equal on all ranks of one job and different for any two jobs of a user on a machine. Letters, digits, '-', '_',
+  /// Equal on all ranks of one job and different for any two jobs of a user on a machine. Letters, digits,
+  /// '-', '_',
   /// '.'; used in the names of shared-memory segments.
   std::string job_id;
 };

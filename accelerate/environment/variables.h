@@ -26,6 +26,8 @@ inline constexpr const char* kLauncher = "ACCELERATE_LAUNCHER";  ///< "accel" in
 inline constexpr const char* kJobId = "ACCELERATE_JOB_ID";       ///< Topology::job_id
 inline constexpr const char* kListenFd =
     "ACCELERATE_LISTEN_FD";  ///< Topology::listen_fd, only in the rank that serves
+/// "1" in every rank whose output `accel launch` shows on a terminal: progress bars make sense there.
+inline constexpr const char* kTerminal = "ACCELERATE_TERMINAL";
 inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";
 
 // Threads and devices.

@@ -1,5 +1,7 @@
 #include "accelerate/launch/rank_environment.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "accelerate/core/machine.h"
@@ -12,7 +14,7 @@ namespace {
 
 // Left over from a launcher around us; they would mislead a rank of ours.
 constexpr const char* kForeign[] = {variables::kTorchElasticUseAgentStore, variables::kTorchElasticErrorFile,
-                                    variables::kListenFd};
+                                    variables::kListenFd, variables::kTerminal};
 
 void set_rank_variables(const LaunchPlan& plan, const JobFacts& job, int rank, EnvVars& out) {
   const std::string world = std::to_string(plan.num_processes);
@@ -42,6 +44,8 @@ EnvVars rank_variables(const LaunchPlan& plan, const JobFacts& job, int rank, in
   if (static_cast<size_t>(rank) < plan.rank_environment.size()) {
     for (const auto& [name, value] : plan.rank_environment[static_cast<size_t>(rank)]) out.set(name, value);
   }
+  const bool shown = plan.output.log_directory.empty() || plan.output.tee;
+  if (shown && ::isatty(STDOUT_FILENO) != 0) out.set(variables::kTerminal, "1");
   set_rank_variables(plan, job, rank, out);
   return out;
 }

@@ -11,19 +11,25 @@
 
 namespace accelerate {
 
+/// When a prepared scheduler advances.
+struct SchedulerRule {
+  /// Only when the optimizers have stepped; otherwise at every call.
+  bool with_optimizer = true;
+  /// How often per optimizer step: 1, or the number of ranks under HF's rule.
+  int64_t steps = 1;
+};
+
 /// A learning-rate scheduler within an Accelerator. `step()` advances it once per real optimizer step: it
 /// holds still on micro-batches that only accumulate and when the optimizer left its step out.
 template <class S>
 class PreparedScheduler {
  public:
-  /// `steps` is how often the scheduler advances per optimizer step: 1, or the number of ranks under HF's
-  /// rule.
   PreparedScheduler(std::shared_ptr<S> scheduler, std::shared_ptr<const Accumulation> accumulation,
-                    std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers, int64_t steps)
+                    std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers, SchedulerRule rule)
       : scheduler_(std::move(scheduler)),
         accumulation_(std::move(accumulation)),
         optimizers_(std::move(optimizers)),
-        steps_(steps) {}
+        rule_(rule) {}
 
   PreparedScheduler* operator->() { return this; }
   PreparedScheduler& operator*() { return *this; }
@@ -31,11 +37,15 @@ class PreparedScheduler {
   /// Arguments as the scheduler's own step() takes them (a metric for ReduceLROnPlateau, else none).
   template <class... Args>
   void step(Args&&... args) {
+    if (!rule_.with_optimizer) {
+      scheduler_->step(args...);
+      return;
+    }
     if (!accumulation_->sync_gradients()) return;
     for (const auto& optimizer : optimizers_) {
       if (optimizer->step_was_skipped()) return;
     }
-    for (int64_t i = 0; i < steps_; ++i) scheduler_->step(args...);
+    for (int64_t i = 0; i < rule_.steps; ++i) scheduler_->step(args...);
   }
   /// The user's own scheduler.
   S& unwrap() { return *scheduler_; }
@@ -44,7 +54,7 @@ class PreparedScheduler {
   std::shared_ptr<S> scheduler_;
   std::shared_ptr<const Accumulation> accumulation_;
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers_;
-  int64_t steps_;
+  SchedulerRule rule_;
 };
 
 }  // namespace accelerate

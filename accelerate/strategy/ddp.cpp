@@ -76,14 +76,14 @@ class DdpModel final : public ModelStrategy {
     if (reducer_ == nullptr) return;
     if (!sync_) {
       reducer_->cancel();
-    } else if (!announced_) {
+    } else if (!announced_ && uses_model(loss)) {
       reducer_->prepare_for_forward();
       announce_backward({&loss, 1});
     }
   }
 
   void after_backward(const at::Tensor& loss) override {
-    if (reducer_ == nullptr || !sync_) return;
+    if (reducer_ == nullptr || !sync_ || !announced_) return;
     announced_ = false;
     if (reducer_->unfinished()) report_unused(loss);
     guarded("broadcasting buffers", [&] { broadcast_buffers(); });
@@ -93,6 +93,12 @@ class DdpModel final : public ModelStrategy {
 
  private:
   bool will_reduce() const { return reducer_ != nullptr && sync_ && at::GradMode::is_enabled(); }
+
+  // Only asked when no forward through the handle came before: one model's backward must not disturb
+  // another's.
+  bool uses_model(const at::Tensor& loss) const {
+    return detail::unreached_parameters(loss, parameters_).size() < parameters_.size();
+  }
 
   template <class F>
   void guarded(const char* what, const F& action) {

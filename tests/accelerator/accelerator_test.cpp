@@ -88,7 +88,8 @@ TEST_CASE("a program started plainly says how to start the processes that its fi
   AcceleratorOptions options;
   options.config_file = std::string(ACCELERATE_TEST_SOURCE_DIR) + "/configs/multi_cpu_2.yaml";
   options.environment = EnvVars();
-  options.logger = std::make_shared<Logger>(0, LogLevel::kInfo, [&](std::string_view line) { lines.emplace_back(line); });
+  options.logger =
+      std::make_shared<Logger>(0, LogLevel::kInfo, [&](std::string_view line) { lines.emplace_back(line); });
   const Accelerator accelerator(options);
   CHECK(accelerator.num_processes() == 1);
   REQUIRE(lines.size() == 1);
@@ -109,7 +110,8 @@ TEST_CASE("an error on one rank ends the collective of the others with its name"
   std::string message;
   CHECK_THROWS_WITH(test::run_ranks(2,
                                     [&](Accelerator& accelerator) {
-                                      if (accelerator.process_index() == 1) throw std::runtime_error("boom 42");
+                                      if (accelerator.process_index() == 1)
+                                        throw std::runtime_error("boom 42");
                                       try {
                                         accelerator.wait_for_everyone();
                                       } catch (const CommError& error) {
@@ -118,5 +120,6 @@ TEST_CASE("an error on one rank ends the collective of the others with its name"
                                       }
                                     }),
                     "boom 42");
-  CHECK_THAT(message, ContainsSubstring("barrier #1") && ContainsSubstring("rank 1 left after 0 collectives"));
+  CHECK_THAT(message,
+             ContainsSubstring("barrier #1") && ContainsSubstring("rank 1 left after 0 collectives"));
 }

@@ -1,5 +1,5 @@
-// What a prepared step costs over the hand-written LibTorch loop, in one process: the same model, data and optimizer,
-// rounds of both in turn, median of the differences. Equal losses are checked first.
+// What a prepared step costs over the hand-written LibTorch loop, in one process: the same model, data and
+// optimizer, rounds of both in turn, median of the differences. Equal losses are checked first.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -91,7 +91,9 @@ int main() {
   std::string load = "?";
   std::getline(std::ifstream("/proc/loadavg"), load);
   const double difference = median(differences);
-  std::printf("hand-written step %.1f us, prepared step %+.2f us (medians of %d rounds of %d; limit 20 us); load %s\n",
-              median(plain_times), difference, kRounds, kSteps, load.c_str());
+  std::printf(
+      "hand-written step %.1f us, prepared step %+.2f us (medians of %d rounds of %d; limit 20 us); load "
+      "%s\n",
+      median(plain_times), difference, kRounds, kSteps, load.c_str());
   return difference <= 20.0 ? 0 : 1;
 }

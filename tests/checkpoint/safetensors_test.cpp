@@ -44,8 +44,8 @@ TEST_CASE("tensors of every dtype come back equal") {
   const TemporaryFolder folder;
   const std::string path = folder.path + "/a.safetensors";
   TensorDict tensors;
-  for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kHalf, torch::kBFloat16, torch::kLong, torch::kInt,
-                           torch::kShort, torch::kChar, torch::kByte, torch::kBool}) {
+  for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kHalf, torch::kBFloat16, torch::kLong,
+                           torch::kInt, torch::kShort, torch::kChar, torch::kByte, torch::kBool}) {
     tensors[std::string(c10::toString(dtype))] = torch::arange(6).reshape({2, 3}).to(dtype).t();
   }
   tensors["scalar"] = torch::tensor(2.5);
@@ -80,14 +80,16 @@ TEST_CASE("damaged files are named, never read past their end") {
   for (size_t length = 0; length < whole.size(); ++length) {
     std::ofstream(path, std::ios::binary) << whole.substr(0, length);
     INFO(length);
-    CHECK_THAT(error_of([&] { load_safetensors(path); }), ContainsSubstring(path + " is no complete safetensors file"));
+    CHECK_THAT(error_of([&] { load_safetensors(path); }),
+               ContainsSubstring(path + " is no complete safetensors file"));
   }
   std::string hostile = whole;
   hostile.replace(hostile.find("[8]"), 3, "[9]");
   std::ofstream(path, std::ios::binary) << hostile;
   CHECK_THAT(error_of([&] { load_safetensors(path); }), ContainsSubstring("does not fit its shape"));
   CHECK_THAT(error_of([&] { load_safetensors(folder.path + "/none"); }), ContainsSubstring("No such file"));
-  CHECK_THAT(error_of([&] { load_safetensors(folder.path); }), ContainsSubstring("expected a file, got a folder"));
+  CHECK_THAT(error_of([&] { load_safetensors(folder.path); }),
+             ContainsSubstring("expected a file, got a folder"));
   CHECK_THAT(error_of([&] {
                save_safetensors(system_files(), path, {{"c", torch::zeros({1}, torch::kComplexFloat)}});
              }),
@@ -103,7 +105,8 @@ TEST_CASE("save_model writes the module's own names on the main process, and all
     auto model = accelerator.prepare(net);
     const std::string path = accelerator.save_model(model, target);
     const TensorDict back = load_safetensors(path);  // complete on every rank once save_model is back
-    if (back.size() != 7 || !back.at("0.weight").equal(net->parameters()[0])) throw std::runtime_error("content");
+    if (back.size() != 7 || !back.at("0.weight").equal(net->parameters()[0]))
+      throw std::runtime_error("content");
     const std::string text = error_of([&] { accelerator.save_model(model, folder.path + "/file"); });
     if (text == "no error") throw std::runtime_error("a file in place of the folder");
   });
@@ -120,15 +123,18 @@ TEST_CASE("Python's safetensors reads what we write") {
   const char* python = std::getenv("ACCELERATE_TEST_PYTHON");
   REQUIRE(python != nullptr);  // the build system passes the interpreter of the set-up's environment
   const TemporaryFolder folder;
-  save_safetensors(system_files(), folder.path + "/d.safetensors",
-                   {{"a.weight", torch::arange(6).to(torch::kFloat).reshape({2, 3})}, {"b", torch::tensor({7, 8})}});
+  save_safetensors(
+      system_files(), folder.path + "/d.safetensors",
+      {{"a.weight", torch::arange(6).to(torch::kFloat).reshape({2, 3})}, {"b", torch::tensor({7, 8})}});
   const std::string script = folder.path + "/read.py";
-  std::ofstream(script) << "import sys\n"
-                           "from safetensors import safe_open\n"
-                           "with safe_open(sys.argv[1], 'np') as f:\n"
-                           "    assert f.metadata() == {'format': 'pt'}, f.metadata()\n"
-                           "    assert sorted(f.keys()) == ['a.weight', 'b']\n"
-                           "    assert f.get_tensor('a.weight').tolist() == [[0, 1, 2], [3, 4, 5]]\n"
-                           "    assert f.get_tensor('b').tolist() == [7, 8] and f.get_tensor('b').dtype == 'int64'\n";
-  CHECK(std::system(concat(shell_quote(python), " ", shell_quote(script), " ", folder.path, "/d.safetensors").c_str()) == 0);
+  std::ofstream(script)
+      << "import sys\n"
+         "from safetensors import safe_open\n"
+         "with safe_open(sys.argv[1], 'np') as f:\n"
+         "    assert f.metadata() == {'format': 'pt'}, f.metadata()\n"
+         "    assert sorted(f.keys()) == ['a.weight', 'b']\n"
+         "    assert f.get_tensor('a.weight').tolist() == [[0, 1, 2], [3, 4, 5]]\n"
+         "    assert f.get_tensor('b').tolist() == [7, 8] and f.get_tensor('b').dtype == 'int64'\n";
+  CHECK(std::system(concat(shell_quote(python), " ", shell_quote(script), " ", folder.path, "/d.safetensors")
+                        .c_str()) == 0);
 }

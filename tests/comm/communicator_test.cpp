@@ -13,8 +13,8 @@ void with_communicators(int size, const std::function<void(Communicator&)>& body
                         std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
   test::run_threads(size, [&](int rank, const Store& store, const std::string&) {
     Logger logger(rank, LogLevel::kOff);
-    const auto communicator = make_communicator(Store(store.c10d_store()), rank, size, true,
-                                                {.backend = "gloo", .timeout = timeout}, logger);
+    const auto communicator =
+        make_communicator(store.share(), rank, size, true, {.backend = "gloo", .timeout = timeout}, logger);
     body(*communicator);
   });
 }
@@ -69,8 +69,8 @@ TEST_CASE("all_gather, broadcast and reduce_scatter follow rank order, also for 
       }
       const at::Tensor rows = torch::arange(2 * comm.size()).to(torch::kFloat) * (rank + 1);
       const int64_t total = comm.size() * (comm.size() + 1) / 2;
-      check(comm.reduce_scatter(rows).equal(
-                torch::arange(2 * rank, 2 * rank + 2).to(torch::kFloat) * static_cast<double>(total)),
+      check(comm.reduce_scatter(rows).equal(torch::arange(2 * rank, 2 * rank + 2).to(torch::kFloat) *
+                                            static_cast<double>(total)),
             "reduce_scatter");
       comm.barrier();
     });
@@ -89,7 +89,8 @@ TEST_CASE("what a communicator can't do is an error in words") {
     };
     at::Tensor ints = torch::ones({2}, torch::kLong);
     const auto contains = [](const std::string& text, const std::string& part) {
-      if (text.find(part) == std::string::npos) throw std::runtime_error(concat("'", part, "' not in: ", text));
+      if (text.find(part) == std::string::npos)
+        throw std::runtime_error(concat("'", part, "' not in: ", text));
     };
     contains(message([&] { comm.all_reduce(ints, ReduceOp::kMean); }), "expected a floating dtype, got Long");
     contains(message([&] { comm.broadcast(ints, 2); }), "expected a rank from 0 to 1, got 2");
@@ -130,7 +131,8 @@ TEST_CASE("a peer that left early is named, with what it had done, long before t
   std::string message;
   test::run_threads(2, [&](int rank, const Store& store, const std::string&) {
     Logger logger(rank, LogLevel::kOff);
-    auto comm = make_communicator(Store(store.c10d_store()), rank, 2, true, {.timeout = std::chrono::seconds(50)}, logger);
+    auto comm =
+        make_communicator(store.share(), rank, 2, true, {.timeout = std::chrono::seconds(50)}, logger);
     at::Tensor value = torch::ones({4});
     comm->all_reduce(value);
     if (rank == 1) return;
@@ -140,7 +142,9 @@ TEST_CASE("a peer that left early is named, with what it had done, long before t
       message = error.what();
     }
   });
-  CHECK_THAT(message, ContainsSubstring("rank 0: all_reduce #2 of Float [4] failed on gloo: rank 1 left after 1 collectives"));
+  CHECK_THAT(message,
+             ContainsSubstring(
+                 "rank 0: all_reduce #2 of Float [4] failed on gloo: rank 1 left after 1 collectives"));
 }
 
 TEST_CASE("a stuck peer is named after the timeout") {
@@ -149,7 +153,7 @@ TEST_CASE("a stuck peer is named after the timeout") {
   test::run_threads(2, [&](int rank, const Store& store, const std::string&) {
     Logger logger(rank, LogLevel::kOff);
     auto comm =
-        make_communicator(Store(store.c10d_store()), rank, 2, true, {.timeout = std::chrono::milliseconds(500)}, logger);
+        make_communicator(store.share(), rank, 2, true, {.timeout = std::chrono::milliseconds(500)}, logger);
     if (rank == 1) {
       while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
@@ -171,7 +175,7 @@ TEST_CASE("debug mode names what each rank is about to do when they disagree") {
     messages.clear();
     test::run_threads(2, [&](int rank, const Store& store, const std::string&) {
       Logger logger(rank, LogLevel::kOff);
-      auto comm = make_communicator(Store(store.c10d_store()), rank, 2, true,
+      auto comm = make_communicator(store.share(), rank, 2, true,
                                     {.timeout = std::chrono::seconds(30), .debug = true}, logger);
       at::Tensor same = torch::ones({2});
       comm->all_reduce(same);
@@ -186,7 +190,8 @@ TEST_CASE("debug mode names what each rank is about to do when they disagree") {
     std::sort(messages.begin(), messages.end());
   };
   disagree([](Communicator& comm) { comm.all_gather(torch::ones({2 + comm.rank()})); });
-  CHECK_THAT(messages[0], ContainsSubstring("rank 0: all_gather #2 of Float [2]; rank 1: all_gather #2 of Float [3]"));
+  CHECK_THAT(messages[0],
+             ContainsSubstring("rank 0: all_gather #2 of Float [2]; rank 1: all_gather #2 of Float [3]"));
   disagree([](Communicator& comm) {
     at::Tensor value = torch::ones({2}, comm.rank() == 0 ? torch::kFloat : torch::kDouble);
     comm.all_reduce(value);
@@ -212,7 +217,8 @@ TEST_CASE("ranks without an address find each other through the local rendezvous
   std::vector<uint16_t> ports(3);
   std::vector<std::thread> peers;
   for (int rank = 0; rank < 3; ++rank) {
-    peers.emplace_back([&, rank] { ports[static_cast<size_t>(rank)] = ask_local_rendezvous(job, rank + 1, deadline); });
+    peers.emplace_back(
+        [&, rank] { ports[static_cast<size_t>(rank)] = ask_local_rendezvous(job, rank + 1, deadline); });
   }
   LocalRendezvousServer server(job, 3, deadline);
   for (std::thread& peer : peers) peer.join();

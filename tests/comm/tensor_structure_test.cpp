@@ -32,8 +32,9 @@ struct accelerate::TensorStructure<Foreign> {
 
 TEST_CASE("for_each_tensor reaches every tensor of a nested structure, in a fixed order") {
   const auto one = [](int value) { return torch::full({1}, value); };
-  using Nested = std::tuple<at::Tensor, std::vector<Sample>, std::map<std::string, std::optional<at::Tensor>>, Foreign,
-                            torch::data::Example<>, std::unordered_map<std::string, at::Tensor>, int, std::string>;
+  using Nested =
+      std::tuple<at::Tensor, std::vector<Sample>, std::map<std::string, std::optional<at::Tensor>>, Foreign,
+                 torch::data::Example<>, std::unordered_map<std::string, at::Tensor>, int, std::string>;
   Nested value{one(0),
                {{one(1), one(2), 7}},
                {{"a", one(3)}, {"b", std::nullopt}},

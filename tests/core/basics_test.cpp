@@ -51,15 +51,19 @@ TEST_CASE("text helpers") {
 }
 
 TEST_CASE("errors read as one sentence with rank, expectation and hint, and carry their exit code") {
-  const ConfigError error(
-      {.what = "batch size", .expected = "a positive number", .got = "0", .hint = "Use 1 or more.", .rank = 3});
+  const ConfigError error({.what = "batch size",
+                           .expected = "a positive number",
+                           .got = "0",
+                           .hint = "Use 1 or more.",
+                           .rank = 3});
   CHECK(std::string(error.what()) == "rank 3: batch size: expected a positive number, got 0. Use 1 or more.");
   CHECK(error.exit_code() == 2);
   CHECK(CommError({.what = "x"}).exit_code() == 4);
   CHECK(std::string(DataError({.what = "opening f", .got = "nothing"}).what()) == "opening f: got nothing");
   CHECK(exit_code(std::runtime_error("x")) == 1);
   CHECK(exit_code(CheckpointError({.what = "x"})) == 6);
-  CHECK(error_message(std::runtime_error("short\nException raised from f (most recent call first)")) == "short");
+  CHECK(error_message(std::runtime_error("short\nException raised from f (most recent call first)")) ==
+        "short");
 }
 
 TEST_CASE("log lines come from the main process, or from all with their rank") {

@@ -21,7 +21,8 @@ namespace {
 std::set<std::string> entries(const std::string& part) {
   std::set<std::string> out;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    if (entry.path().filename().string().find(part) != std::string::npos) out.insert(entry.path().filename().string());
+    if (entry.path().filename().string().find(part) != std::string::npos)
+      out.insert(entry.path().filename().string());
   }
   return out;
 }
@@ -56,8 +57,9 @@ TEST_CASE("a segment has no name before it is published and none after it is wit
 
 TEST_CASE("a folder without room is an error with the bytes needed and free, or the fall-back is taken") {
   const size_t huge = size_t{1} << 50;
-  CHECK_THROWS_WITH(SharedMemorySegment(kJob, huge), ContainsSubstring("needs 1125899906842624 bytes (1.0 PiB), has ") &&
-                                                         ContainsSubstring("bytes free"));
+  CHECK_THROWS_WITH(
+      SharedMemorySegment(kJob, huge),
+      ContainsSubstring("needs 1125899906842624 bytes (1.0 PiB), has ") && ContainsSubstring("bytes free"));
   CHECK_THROWS_WITH(SharedMemorySegment(kJob, 1, {.directory = "/nowhere"}),
                     ContainsSubstring("/nowhere: No such file"));
   CHECK_THROWS_AS(SharedMemorySegment(kJob, 0), DataError);

@@ -57,7 +57,8 @@ TEST_CASE("gather_for_metrics gives every sample exactly once, for every size, b
   }
 }
 
-TEST_CASE("without a seed all ranks draw the main process's order, a new one each epoch, also after a break") {
+TEST_CASE(
+    "without a seed all ranks draw the main process's order, a new one each epoch, also after a break") {
   std::mutex mutex;
   std::map<int64_t, std::multiset<int64_t>> by_epoch;
   std::vector<std::vector<int64_t>> first_rank_orders;
@@ -78,10 +79,12 @@ TEST_CASE("without a seed all ranks draw the main process's order, a new one eac
   });
   for (const int64_t epoch : {0, 2}) {
     CHECK(by_epoch[epoch].size() == 64);
-    CHECK(std::set<int64_t>(by_epoch[epoch].begin(), by_epoch[epoch].end()).size() == 64);  // disjoint, complete
+    CHECK(std::set<int64_t>(by_epoch[epoch].begin(), by_epoch[epoch].end()).size() ==
+          64);  // disjoint, complete
   }
   CHECK(first_rank_orders[0] != first_rank_orders[2]);
-  CHECK(first_rank_orders[1] != std::vector<int64_t>(first_rank_orders[0].begin(), first_rank_orders[0].begin() + 4));
+  CHECK(first_rank_orders[1] !=
+        std::vector<int64_t>(first_rank_orders[0].begin(), first_rank_orders[0].begin() + 4));
 }
 
 TEST_CASE("a shared data set is the same bytes on all ranks, of any dtype and shape") {
@@ -96,11 +99,13 @@ TEST_CASE("a shared data set is the same bytes on all ranks, of any dtype and sh
     });
     require(loads == (accelerator.is_local_main_process() ? 1 : 0), "loaded by the local main process only");
     require(data.size() == 5 && data.names().size() == 4, "size and names");
-    require(data.tensor("image").equal(torch::arange(40).reshape({5, 2, 4}).to(torch::kHalf).transpose(1, 2)), "image");
+    require(data.tensor("image").equal(torch::arange(40).reshape({5, 2, 4}).to(torch::kHalf).transpose(1, 2)),
+            "image");
     require(data.tensor("nothing").sizes() == at::IntArrayRef({5, 0}), "empty tensor");
     const std::vector<int64_t> rows = {4, 0, 4};
     Batch batch = data.get_batch(rows);
-    require(batch["text"].equal(torch::arange(15).reshape({5, 3}).to(torch::kByte).index_select(0, torch::tensor({4, 0, 4}))),
+    require(batch["text"].equal(
+                torch::arange(15).reshape({5, 3}).to(torch::kByte).index_select(0, torch::tensor({4, 0, 4}))),
             "batch");
     require(batch.size() == 3 && batch.contains("flag") && !batch.contains("data"), "batch names");
     batch["text"].zero_();  // a batch is the user's own memory
@@ -124,7 +129,11 @@ TEST_CASE("a loader that throws is reported by all ranks at once, and leaves not
     };
     fails([]() -> TensorDict { throw std::runtime_error("boom 42"); }, "boom 42");
     fails([] { return TensorDict{}; }, "no tensors");
-    fails([] { return TensorDict{{"a", torch::ones({3})}, {"b", torch::ones({4})}}; }, "expected a dense tensor of 3 rows");
+    fails(
+        [] {
+          return TensorDict{{"a", torch::ones({3})}, {"b", torch::ones({4})}};
+        },
+        "expected a dense tensor of 3 rows");
     fails([] { return TensorDict{{"a", torch::tensor(1.0)}}; }, "a scalar");
     fails([] { return TensorDict{{"a", torch::ones({2})}}; }, "/nowhere", {.directory = "/nowhere"});
     const auto after = SharedMemoryDataset::create(accelerator, [] { return torch::ones({2}); });
@@ -144,9 +153,11 @@ TEST_CASE("loader options that can't be are errors that name the numbers") {
         };
         contains(error_of([&] { accelerator.prepare(DataLoader(data, {.batch_size = 3})); }),
                  "expected a batch size that is a multiple of 2 ranks, got 3. Use 4");
-        contains(error_of([&] { accelerator.prepare(DataLoader(data, {.batch_size = 0})); }), "positive number, got 0");
+        contains(error_of([&] { accelerator.prepare(DataLoader(data, {.batch_size = 0})); }),
+                 "positive number, got 0");
         auto loader = accelerator.prepare(DataLoader(data, {.batch_size = 4}));
-        require(loader.batch_size() == 2 && loader.total_batch_size() == 4 && loader.size() == 2, "split batch sizes");
+        require(loader.batch_size() == 2 && loader.total_batch_size() == 4 && loader.size() == 2,
+                "split batch sizes");
         auto again = accelerator.prepare(loader);  // prepared twice is not sharded twice
         require(again.batch_size() == 2 && again.size() == 2, "prepared twice");
       },

@@ -15,8 +15,8 @@ using Batches = std::vector<std::vector<int64_t>>;
 namespace {
 
 const json& golden() {
-  static const json data =
-      json::parse(std::ifstream(std::string(ACCELERATE_TEST_SOURCE_DIR) + "/tests/parity/sampler_indices.json"));
+  static const json data = json::parse(
+      std::ifstream(std::string(ACCELERATE_TEST_SOURCE_DIR) + "/tests/parity/sampler_indices.json"));
   return data;
 }
 
@@ -107,8 +107,8 @@ TEST_CASE("every case of the golden section prepared, through prepare() on threa
                   }
                   const auto want = epoch[static_cast<size_t>(accelerator.process_index())].get<Batches>();
                   if (seen != want || loader.size() != static_cast<int64_t>(want.size())) {
-                    throw std::runtime_error(concat("rank ", accelerator.process_index(), ": ", entry->dump(), " got ",
-                                                    json(seen).dump()));
+                    throw std::runtime_error(concat("rank ", accelerator.process_index(), ": ", entry->dump(),
+                                                    " got ", json(seen).dump()));
                   }
                 }
                 ++rank_cases;

@@ -14,7 +14,8 @@ using namespace accelerate::testing;
 namespace {
 
 std::vector<std::string> job(int processes, std::vector<std::string> arguments) {
-  std::vector<std::string> out = {"launch", "--cpu", "--num_processes", std::to_string(processes), bin("job_torch")};
+  std::vector<std::string> out = {"launch", "--cpu", "--num_processes", std::to_string(processes),
+                                  bin("job_torch")};
   out.insert(out.end(), arguments.begin(), arguments.end());
   return out;
 }
@@ -53,7 +54,8 @@ std::vector<std::string> mnist(int64_t batch_size) {
   REQUIRE(data != nullptr);
   INFO(data);
   REQUIRE(std::filesystem::exists(data));  // third_party/setup.sh puts it there
-  return {bin("01_mnist"), "--data", data, "--epochs", "1", "--losses", "--batch_size", std::to_string(batch_size)};
+  return {bin("01_mnist"),           "--data", data, "--epochs", "1", "--losses", "--batch_size",
+          std::to_string(batch_size)};
 }
 
 // Equal sums in another order differ in the last bits, and training lets that grow.
@@ -66,8 +68,8 @@ void check_equal(const std::vector<double>& got, const std::vector<double>& want
     double& worst = i < 10 ? early : late;
     worst = std::max(worst, std::abs(got[i] - want[i]));
   }
-  std::printf("%s: %zu steps, largest difference %.1e in the first 10, %.1e later\n", what.c_str(), got.size(), early,
-              late);
+  std::printf("%s: %zu steps, largest difference %.1e in the first 10, %.1e later\n", what.c_str(),
+              got.size(), early, late);
   CHECK(early < 2e-5);
   CHECK(late < 5e-3);
 }
@@ -107,20 +109,23 @@ TEST_CASE("MNIST trains equally alone, with 2 and 4 ranks, under mpirun, and wit
   std::string command;
   for (const std::string& word : script) command += shell_quote(word) + " ";
   const std::string common =
-      "GROUP_RANK=0 GROUP_WORLD_SIZE=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$PORT ROLE_NAME=default "
+      "GROUP_RANK=0 GROUP_WORLD_SIZE=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$PORT "
+      "ROLE_NAME=default "
       "ROLE_WORLD_SIZE=2 TORCHELASTIC_MAX_RESTARTS=0 TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_RUN_ID=none "
       "TORCHELASTIC_USE_AGENT_STORE=False WORLD_SIZE=2 OMP_NUM_THREADS=1 ";
   const std::string shell =
-      "PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind((\"127.0.0.1\", 0)); print(s.getsockname()[1])')\n" +
-      common + "RANK=1 LOCAL_RANK=1 ROLE_RANK=1 " + command + "& " + common + "RANK=0 LOCAL_RANK=0 ROLE_RANK=0 " + command +
-      "&& wait %1";
+      "PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind((\"127.0.0.1\", 0)); "
+      "print(s.getsockname()[1])')\n" +
+      common + "RANK=1 LOCAL_RANK=1 ROLE_RANK=1 " + command + "& " + common +
+      "RANK=0 LOCAL_RANK=0 ROLE_RANK=0 " + command + "&& wait %1";
   check_equal(run({"-c", shell}, {}, "/bin/bash"), want, "torchrun's variables, 2 ranks");
 }
 
 TEST_CASE("a rank killed in mid-training ends the job with its name, and leaves nothing") {
   const auto shared_before = shared_memory_entries();
-  for (const auto& [rank, signal, name] : {std::tuple(1, SIGKILL, "SIGKILL"), std::tuple(0, SIGKILL, "SIGKILL"),
-                                           std::tuple(1, SIGSEGV, "SIGSEGV")}) {
+  for (const auto& [rank, signal, name] :
+       {std::tuple(1, SIGKILL, "SIGKILL"), std::tuple(0, SIGKILL, "SIGKILL"),
+        std::tuple(1, SIGSEGV, "SIGSEGV")}) {
     AccelRun run(job(2, {"--steps", "100000", "--step_ms", "2"}));
     REQUIRE(run.wait_for("step 10\n", 2));
     const pid_t pid = pid_of(run, rank, 2);
@@ -128,7 +133,8 @@ TEST_CASE("a rank killed in mid-training ends the job with its name, and leaves 
     REQUIRE(::kill(pid, signal) == 0);
     CHECK(run.finish() == 128 + signal);
     INFO(last_lines(run.err(), 10));
-    CHECK_THAT(last_lines(run.err(), 10), ContainsSubstring(concat("rank ", rank, " (pid ", pid)) && ContainsSubstring(name));
+    CHECK_THAT(last_lines(run.err(), 10),
+               ContainsSubstring(concat("rank ", rank, " (pid ", pid)) && ContainsSubstring(name));
     check_clean(run, shared_before);
   }
 }
@@ -152,7 +158,8 @@ TEST_CASE("a rank that throws, exits or leaves early while the other waits in a 
   }
 }
 
-TEST_CASE("Ctrl-C and a killed launcher leave no process and no shared memory, also while data is being built") {
+TEST_CASE(
+    "Ctrl-C and a killed launcher leave no process and no shared memory, also while data is being built") {
   const auto shared_before = shared_memory_entries();
   struct Case {
     std::vector<std::string> arguments;
@@ -162,8 +169,9 @@ TEST_CASE("Ctrl-C and a killed launcher leave no process and no shared memory, a
   };
   const std::vector<std::string> training = {"--steps", "100000", "--step_ms", "2", "--data_mb", "8"};
   const std::vector<std::string> loading = {"--data_mb", "8", "--load_ms", "60000"};
-  for (const Case& test : {Case{training, "step 10\n", SIGINT, 130}, Case{training, "step 10\n", SIGKILL, 137},
-                           Case{loading, "loading", SIGINT, 130}, Case{loading, "loading", SIGKILL, 137}}) {
+  for (const Case& test :
+       {Case{training, "step 10\n", SIGINT, 130}, Case{training, "step 10\n", SIGKILL, 137},
+        Case{loading, "loading", SIGINT, 130}, Case{loading, "loading", SIGKILL, 137}}) {
     INFO(test.moment << " signal " << test.signal);
     AccelRun run(job(2, test.arguments));
     REQUIRE(run.wait_for(test.moment));
@@ -215,7 +223,8 @@ TEST_CASE("a /dev/shm without room is an error with numbers on every rank, never
   const auto code = run.finish();
   INFO(run.all());
   CHECK(code == 5);
-  CHECK_THAT(run.err(), ContainsSubstring("/dev/shm needs 67108864 bytes (64.0 MiB), has 16777216 bytes free") &&
-                            ContainsSubstring("[rank 1] error: rank 1: the data set could not be built"));
+  CHECK_THAT(run.err(),
+             ContainsSubstring("/dev/shm needs 67108864 bytes (64.0 MiB), has 16777216 bytes free") &&
+                 ContainsSubstring("[rank 1] error: rank 1: the data set could not be built"));
   CHECK(run.nothing_left());
 }

@@ -67,7 +67,9 @@ TEST_CASE("each optimizer step of an epoch moves the weight by the same gradient
   }
 }
 
-TEST_CASE("clearing after the backward of a finished window leaves the step out; without accumulation it always clears") {
+TEST_CASE(
+    "clearing after the backward of a finished window leaves the step out; without accumulation it always "
+    "clears") {
   Accelerator accelerator(alone(1));
   torch::nn::Linear linear(2, 1);
   torch::optim::SGD sgd(linear->parameters(), 1.0);
@@ -83,14 +85,45 @@ TEST_CASE("clearing after the backward of a finished window leaves the step out;
   }
   CHECK(linear->weight.grad().equal(torch::zeros({1, 2})));
   {
-    const auto micro_batch = accelerator.accumulate(model);  // the user never stepped: old gradients must not stay
+    const auto micro_batch =
+        accelerator.accumulate(model);  // the user never stepped: old gradients must not stay
     linear->weight.mutable_grad() = torch::ones({1, 2});
     optimizer.zero_grad();
   }
   CHECK_FALSE(linear->weight.grad().defined());
 }
 
-TEST_CASE("the scheduler moves once per optimizer step, or once per process under HF's rule") {
+TEST_CASE(
+    "the scheduler moves once per process under HF's rule, and at every call when it does not follow the "
+    "optimizer") {
+  const auto last_rate = [](const std::string& name, const std::string& value) {
+    AcceleratorOptions options;
+    options.gradient_accumulation_steps = 2;
+    double rate = 0;
+    test::run_threads(2, [&](int rank, const Store& store, const std::string& job) {
+      AcceleratorOptions own = test::thread_rank_options(store, rank, 2, job, options);
+      own.environment = EnvVars({{name, value}});
+      Accelerator accelerator(own);
+      torch::nn::Linear linear(1, 1);
+      torch::optim::SGD sgd(linear->parameters(), 1.0);
+      torch::optim::StepLR step_lr(sgd, 1, 0.5);
+      auto [scheduler, model, optimizer] = accelerator.prepare(step_lr, linear, sgd);
+      for (int i = 0; i < 4; ++i) {
+        const auto micro_batch = accelerator.accumulate(model);
+        accelerator.backward(model->forward(torch::ones({1, 1})).sum());
+        optimizer.step();
+        scheduler->step();
+      }
+      if (rank == 0) rate = sgd.param_groups()[0].options().get_lr();
+    });
+    return rate;
+  };
+  CHECK(last_rate("UNRELATED", "") == 0.25);                                        // 2 optimizer steps
+  CHECK(last_rate("ACCELERATE_SCHEDULER_RULE", "per_process") == 0.0625);           // 2 steps x 2 ranks
+  CHECK(last_rate("ACCELERATE_STEP_SCHEDULER_WITH_OPTIMIZER", "false") == 0.0625);  // 4 calls
+}
+
+TEST_CASE("the scheduler moves once per optimizer step") {
   Accelerator accelerator(alone(2));
   torch::nn::Linear linear(1, 1);
   torch::optim::SGD sgd(linear->parameters(), 1.0);

@@ -14,8 +14,8 @@ const TensorDict& golden() {
 }
 
 torch::nn::Sequential make_net() {
-  torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Tanh(), torch::nn::Linear(32, 32), torch::nn::Tanh(),
-                            torch::nn::Linear(32, 4));
+  torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Tanh(), torch::nn::Linear(32, 32),
+                            torch::nn::Tanh(), torch::nn::Linear(32, 4));
   const torch::NoGradGuard no_grad;
   for (auto& entry : net->named_parameters()) entry.value().copy_(golden().at("init." + entry.key()));
   return net;
@@ -34,9 +34,8 @@ std::pair<double, double> largest_differences(int world, int64_t accumulation) {
   test::run_ranks(
       world,
       [&](Accelerator& accelerator) {
-        const auto data = SharedMemoryDataset::create(accelerator, [] {
-          return std::pair(golden().at("data.x"), golden().at("data.y"));
-        });
+        const auto data = SharedMemoryDataset::create(
+            accelerator, [] { return std::pair(golden().at("data.x"), golden().at("data.y")); });
         auto net = make_net();
         torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(1e-2).weight_decay(1e-2));
         auto [model, optimizer, loader] =
@@ -61,7 +60,8 @@ std::pair<double, double> largest_differences(int world, int64_t accumulation) {
         const std::lock_guard lock(mutex);
         for (const auto& entry : net->named_parameters()) {
           const auto expected = golden().at(name + ".final." + entry.key());
-          weight_difference = std::max(weight_difference, (entry.value() - expected).abs().max().template item<double>());
+          weight_difference =
+              std::max(weight_difference, (entry.value() - expected).abs().max().template item<double>());
         }
       },
       options);

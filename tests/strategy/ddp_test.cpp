@@ -56,9 +56,9 @@ TEST_CASE("gradients on 1 to 4 ranks equal those of one rank on the joined batch
     for (const int mode : {0, 1, 2, 3}) {
       AcceleratorOptions options;
       options.ddp = {.bucket_cap_mb = mode == 1 ? 1e-5 : 25,  // one bucket a parameter
-                              .find_unused_parameters = mode == 2,
-                              .gradient_as_bucket_view = mode == 1,
-                              .static_graph = mode == 3};
+                     .find_unused_parameters = mode == 2,
+                     .gradient_as_bucket_view = mode == 1,
+                     .static_graph = mode == 3};
       test::run_ranks(
           world,
           [&](Accelerator& accelerator) {
@@ -70,10 +70,12 @@ TEST_CASE("gradients on 1 to 4 ranks equal those of one rank on the joined batch
               const std::lock_guard lock(mutex);
               const torch::NoGradGuard no_grad;
               torch::manual_seed(3);
-              torch::nn::Sequential seeded(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 1));
+              torch::nn::Sequential seeded(torch::nn::Linear(4, 5), torch::nn::Tanh(),
+                                           torch::nn::Linear(5, 1));
               for (size_t i = 0; i < 4; ++i) net->parameters()[i].copy_(seeded->parameters()[i]);
             }
-            torch::optim::SGD sgd(net->parameters(), 0.0);  // weights stay, so that every step gives these gradients
+            torch::optim::SGD sgd(net->parameters(),
+                                  0.0);  // weights stay, so that every step gives these gradients
             auto [model, optimizer] = accelerator.prepare(net, sgd);
             const int64_t count = 12 / accelerator.num_processes();
             for (int step = 0; step < 4; ++step) {
@@ -136,10 +138,12 @@ TEST_CASE("accumulation reduces once a window and equals the joined batch") {
           for (int64_t i = 0; i < 3; ++i) {
             const auto micro_batch = accelerator.accumulate(model);
             optimizer.zero_grad();
-            accelerator.backward(model->forward(rows(accelerator.process_index() * 6 + i * 2, 2)).pow(2).mean());
+            accelerator.backward(
+                model->forward(rows(accelerator.process_index() * 6 + i * 2, 2)).pow(2).mean());
             const auto grad = net->parameters()[0].grad().reshape({1, 5, 4});
             const auto both = accelerator.gather(grad);
-            require(both[0].equal(both[1]) == (i == 2), concat("equal on both ranks only after the window: ", i));
+            require(both[0].equal(both[1]) == (i == 2),
+                    concat("equal on both ranks only after the window: ", i));
           }
           for (size_t p = 0; p < want.size(); ++p) {
             require(net->parameters()[p].grad().allclose(want[p], 1e-5, 1e-7), "accumulated gradient");
@@ -153,7 +157,9 @@ TEST_CASE("accumulation reduces once a window and equals the joined batch") {
 TEST_CASE("unused parameters are named, and allowed where the options say so") {
   test::run_ranks(2, [](Accelerator& accelerator) {
     auto model = accelerator.prepare(TwoPaths());
-    const std::string text = error_of([&] { accelerator.backward(model->forward(torch::ones({2, 4}), false).sum()); });
+    const std::string text = error_of([&] {
+      accelerator.backward(model->forward(torch::ones({2, 4}), false).sum());
+    });
     contains(text, "spare.weight, spare.bias");
     contains(text, "find_unused_parameters");
     require(text.find("used.weight") == std::string::npos, text);
@@ -183,8 +189,9 @@ TEST_CASE("models that differ between ranks are refused, naming rank and paramet
     torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, width));
     const std::string text = error_of([&] { accelerator.prepare(net); });
     if (accelerator.process_index() == 2) {
-      contains(text, "rank 2: this rank's model is not rank 0's: parameter 2 is [1.weight Float [5, 4]] here and "
-                     "[1.weight Float [4, 4]] on rank 0");
+      contains(text,
+               "rank 2: this rank's model is not rank 0's: parameter 2 is [1.weight Float [5, 4]] here and "
+               "[1.weight Float [4, 4]] on rank 0");
     } else {
       contains(text, "the model of rank 2 is not rank 0's");
     }
@@ -203,7 +210,8 @@ TEST_CASE("buffers follow rank 0 after every step") {
           auto [optimizer, model] = accelerator.prepare(sgd, norm);
           for (int64_t step = 0; step < 3; ++step) {
             optimizer.zero_grad();
-            accelerator.backward(model->forward(rows(step * 8 + accelerator.process_index() * 100, 8)).pow(2).sum());
+            accelerator.backward(
+                model->forward(rows(step * 8 + accelerator.process_index() * 100, 8)).pow(2).sum());
             optimizer.step();
             const auto means = accelerator.gather(norm->running_mean.reshape({1, 4}));
             require(means[0].equal(means[1]) == follow, concat("running mean in step ", step));
@@ -229,7 +237,8 @@ TEST_CASE("two models trained in turn, each with its own optimizer") {
       const float wa = first->weight.item<float>();
       const float wb = second->weight.item<float>();
       accelerator.backward(a(x).sum());
-      require(first->weight.grad().item<float>() == 1.5F && !second->weight.grad().defined(), "only the first");
+      require(first->weight.grad().item<float>() == 1.5F && !second->weight.grad().defined(),
+              "only the first");
       oa.step();
       require(first->weight.item<float>() == wa - 1.5F, "first moved");
       accelerator.backward(b(x).sum());
@@ -244,7 +253,8 @@ TEST_CASE("an optimizer of another model, or of none, is refused when it is prep
     torch::nn::Linear mine(2, 2);
     torch::nn::Linear other(2, 2);
     torch::optim::SGD sgd(other->parameters(), 0.1);
-    contains(error_of([&] { accelerator.prepare(mine, sgd); }), "2 of the optimizer's 2 parameters belong to no prepared model");
+    contains(error_of([&] { accelerator.prepare(mine, sgd); }),
+             "2 of the optimizer's 2 parameters belong to no prepared model");
     auto [optimizer, model] = accelerator.prepare(sgd, other);  // in any order
     auto again = accelerator.prepare(model);
     require(again.core() == model.core(), "prepared twice is the same model");

@@ -13,10 +13,10 @@
 
 namespace accelerate::test {
 
-/// Options for an Accelerator that is rank `rank` of `size` threads, which share `store`. Independent of the machine's
-/// environment and configuration files.
-inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int size, const std::string& job_id,
-                                              AcceleratorOptions options = {}) {
+/// Options for an Accelerator that is rank `rank` of `size` threads, which share `store`. Independent of the
+/// machine's environment and configuration files.
+inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int size,
+                                              const std::string& job_id, AcceleratorOptions options = {}) {
   options.environment = EnvVars();
   options.topology = Topology{.launcher = "threads",
                               .rank = rank,
@@ -26,13 +26,13 @@ inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int 
                               .job_id = job_id};
   options.timeout = std::chrono::seconds(60);
   options.logger = std::make_shared<Logger>(rank, LogLevel::kWarning);
-  options.communicator = make_communicator(Store(store.c10d_store()), rank, size, /*loopback=*/true,
+  options.communicator = make_communicator(store.share(), rank, size, /*loopback=*/true,
                                            {.backend = "gloo", .timeout = options.timeout}, *options.logger);
   return options;
 }
 
-/// Runs `body(rank, store, job_id)` on `size` threads and waits for all. Throws the first error that is no CommError,
-/// since a rank that fails makes the others lose it; throws too if not every rank ran to its end.
+/// Runs `body(rank, store, job_id)` on `size` threads and waits for all. Throws the first error that is no
+/// CommError, since a rank that fails makes the others lose it; throws too if not every rank ran to its end.
 inline void run_threads(int size, const std::function<void(int, const Store&, const std::string&)>& body) {
   static std::atomic<int> jobs = 0;
   const std::string job_id = "test-" + std::to_string(::getpid()) + "-" + std::to_string(jobs++);
@@ -65,7 +65,8 @@ inline void run_threads(int size, const std::function<void(int, const Store&, co
 }
 
 /// Runs `body(accelerator)` with one Accelerator a thread.
-inline void run_ranks(int size, const std::function<void(Accelerator&)>& body, const AcceleratorOptions& options = {}) {
+inline void run_ranks(int size, const std::function<void(Accelerator&)>& body,
+                      const AcceleratorOptions& options = {}) {
   run_threads(size, [&](int rank, const Store& store, const std::string& job_id) {
     Accelerator accelerator(thread_rank_options(store, rank, size, job_id, options));
     body(accelerator);
