@@ -1,0 +1,75 @@
+// Placement on a device that is not the CPU: the test device of tests/support.
+#include "support/test_device.h"
+#include "support/thread_ranks.h"
+#include "test_support.h"
+
+using namespace accelerate;
+
+TEST_CASE("models and batches move to the rank's device, train there, and are saved from there") {
+  test::register_test_device();
+  AcceleratorOptions options;
+  options.environment = EnvVars({{"ACCELERATE_TORCH_DEVICE", "privateuseone:2"}});
+  options.topology = Topology{.job_id = "device"};
+  Accelerator accelerator(options);
+  REQUIRE(accelerator.device() == at::Device("privateuseone:2"));
+
+  torch::manual_seed(5);
+  torch::nn::Linear reference(4, 2);
+  torch::nn::Linear net(4, 2);
+  {
+    const torch::NoGradGuard no_grad;
+    net->weight.copy_(reference->weight);
+    net->bias.copy_(reference->bias);
+  }
+  torch::optim::SGD reference_sgd(reference->parameters(), 0.5);
+  torch::optim::SGD sgd(net->parameters(), 0.5);  // built before the model moves, as everybody does
+  const auto data = SharedMemoryDataset::create(accelerator, [] {
+    return std::pair(torch::arange(24).to(torch::kFloat).reshape({6, 4}) / 24,
+                     torch::arange(12).to(torch::kFloat).reshape({6, 2}));
+  });
+  auto [model, optimizer, loader] = accelerator.prepare(net, sgd, DataLoader(data, {.batch_size = 2}));
+  CHECK(net->weight.device() == accelerator.device());
+  int batches = 0;
+  for (auto& batch : loader) {
+    REQUIRE(batch.data.device() == accelerator.device());
+    REQUIRE(batch.target.device() == accelerator.device());
+    optimizer.zero_grad();
+    accelerator.backward(torch::mse_loss(model->forward(batch.data), batch.target));
+    accelerator.clip_grad_norm_(model, 1.0);
+    optimizer.step();
+
+    reference_sgd.zero_grad();
+    torch::mse_loss(reference->forward(batch.data.cpu()), batch.target.cpu()).backward();
+    torch::nn::utils::clip_grad_norm_(reference->parameters(), 1.0);
+    reference_sgd.step();
+    ++batches;
+  }
+  CHECK(batches == 3);
+  CHECK(net->weight.device() == accelerator.device());
+  CHECK(net->weight.cpu().allclose(reference->weight, 1e-5, 1e-6));
+  CHECK(net->bias.cpu().allclose(reference->bias, 1e-5, 1e-6));
+
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / concat("accelerate-device-", ::getpid())).string();
+  const TensorDict saved = load_safetensors(accelerator.save_model(model, folder));
+  CHECK(saved.at("weight").equal(net->weight.cpu()));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("each local rank gets a device of its own, and placement can be left to the user") {
+  test::register_test_device();
+  AcceleratorOptions options;
+  options.environment = EnvVars({{"ACCELERATE_TORCH_DEVICE", "privateuseone"}});
+  options.topology = Topology{.local_rank = 3, .local_world_size = 1, .job_id = "device"};
+  options.device_placement = false;
+  Accelerator accelerator(options);
+  CHECK(accelerator.device() == at::Device("privateuseone:3"));
+  const auto data = SharedMemoryDataset::create(accelerator, [] { return torch::ones({2, 1}); });
+  torch::nn::Linear net(1, 1);
+  auto [model, loader] = accelerator.prepare(net, DataLoader(data, {.batch_size = 1}));
+  CHECK(net->weight.is_cpu());
+  for (auto& batch : loader) CHECK(batch.data.is_cpu());
+  options.environment = EnvVars({{"ACCELERATE_TORCH_DEVICE", "gpu0"}});
+  CHECK_THROWS_WITH(Accelerator(options),
+                    ContainsSubstring("expected a device such as cpu, cuda or cuda:0, got 'gpu0'"));
+}
