@@ -120,7 +120,7 @@ jobs=${ACCELERATE_JOBS:-$(job_count)}
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || fail "ACCELERATE_JOBS is \"$jobs\"; expected a number above 0."
 if [[ $action == train ]]; then
   targets=(--target accel 01_mnist)
-  expect="first time 3 to 5 minutes on 2 cores"
+  expect="first time 4 to 8 minutes on 2 cores"
 else
   targets=()
   expect="first time 10 to 20 minutes on 2 cores"
