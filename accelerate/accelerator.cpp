@@ -12,6 +12,7 @@
 #include "accelerate/environment/registry.h"
 #include "accelerate/optim/clip.h"
 #include "accelerate/process_start.h"
+#include "accelerate/strategy/placement.h"
 
 namespace accelerate {
 
@@ -85,7 +86,7 @@ std::shared_ptr<detail::ModelCore> Accelerator::make_model_core(std::shared_ptr<
   for (const auto& core : impl_->models) {
     if (core->module == module) return core;
   }
-  if (impl_->options.device_placement) module->to(device());
+  if (impl_->options.device_placement) move_to_device(*module, device());
   auto core = std::make_shared<detail::ModelCore>();
   core->strategy = impl_->strategy->prepare_model(*module);
   core->module = std::move(module);

@@ -99,10 +99,11 @@ class Accelerator {
         "accelerate: prepare() takes a module holder (TORCH_MODULE) or shared_ptr to a module, a torch "
         "optimizer, a torch LR scheduler, or an accelerate::DataLoader");
     std::tuple<std::optional<detail::PreparedType<Ts>>...> handles;
+    auto given = std::forward_as_tuple(std::forward<Ts>(objects)...);
     for (const auto stage :
          {detail::PrepareStage::kReady, detail::PrepareStage::kLoader, detail::PrepareStage::kModel,
           detail::PrepareStage::kOptimizer, detail::PrepareStage::kScheduler}) {
-      prepare_stage(stage, handles, std::index_sequence_for<Ts...>(), objects...);
+      prepare_stage(stage, handles, given, std::index_sequence_for<Ts...>());
     }
     return std::apply(
         [](auto&... ready) {
@@ -199,11 +200,13 @@ class Accelerator {
   }
 
  private:
-  template <class... Handles, size_t... I, class... Ts>
-  void prepare_stage(detail::PrepareStage stage, std::tuple<Handles...>& handles, std::index_sequence<I...>,
-                     Ts&... objects) {
-    ((detail::prepare_stage<std::remove_cvref_t<Ts>>() == stage
-          ? (void)(std::get<I>(handles) = prepare_one(static_cast<Ts&&>(objects)))
+  // `objects` holds references of the kind that prepare() was called with, so that a variable is not moved
+  // from.
+  template <class... Handles, class... Refs, size_t... I>
+  void prepare_stage(detail::PrepareStage stage, std::tuple<Handles...>& handles,
+                     std::tuple<Refs...>& objects, std::index_sequence<I...>) {
+    ((detail::prepare_stage<std::remove_cvref_t<Refs>>() == stage
+          ? (void)(std::get<I>(handles) = prepare_one(static_cast<Refs>(std::get<I>(objects))))
           : (void)0),
      ...);
   }

@@ -44,6 +44,7 @@ class C10dCommunicator final : public Communicator {
       : store_(std::move(store)),
         group_(std::move(group)),
         backend_name_(std::move(backend_name)),
+        device_(options.device),
         timeout_(options.timeout),
         debug_(options.debug) {}
 
@@ -112,7 +113,10 @@ class C10dCommunicator final : public Communicator {
   }
 
   void barrier() override {
-    run("barrier", at::Tensor(), [&] { return group_->barrier(); });
+    // Not ProcessGroup::barrier(), which keeps a static tensor that threads as ranks would race for.
+    c10d::BarrierOptions options;
+    if (device_.is_cuda()) options.device_ids = {device_.index()};
+    run("barrier", at::Tensor(), [&] { return group_->getDefaultBackend()->barrier(options); });
   }
 
   Store* store() override { return &store_; }
@@ -185,6 +189,7 @@ class C10dCommunicator final : public Communicator {
   Store store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::string backend_name_;
+  at::Device device_;
   std::chrono::milliseconds timeout_;
   bool debug_;
   int64_t operations_ = 0;

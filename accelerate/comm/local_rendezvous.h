@@ -34,8 +34,8 @@ class LocalRendezvousServer {
  private:
   void serve(int peers, Deadline deadline);
 
+  uint16_t port_ = 0;  // before the socket, whose making sets it
   UniqueFd listen_fd_;
-  uint16_t port_ = 0;
   UniqueFd name_fd_;
   UniqueFd stop_fd_;
   std::thread thread_;

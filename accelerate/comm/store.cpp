@@ -1,6 +1,10 @@
 #include "accelerate/comm/store.h"
 
+#include <algorithm>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "accelerate/core/deadline.h"
 
 namespace accelerate {
 
@@ -18,11 +22,11 @@ void Store::set(const std::string& key, const std::string& value) {
 }
 
 std::optional<std::string> Store::get(const std::string& key, std::chrono::milliseconds timeout) {
-  try {
-    store_->wait({key}, timeout);
-  } catch (const std::exception&) {
-    // A wait that ran out and a store that is gone look alike here; the second throws again below.
-    if (!store_->check({key})) return std::nullopt;
+  const Deadline deadline = Deadline::after(timeout);
+  for (auto pause = std::chrono::microseconds(100); !store_->check({key});
+       pause = std::min<std::chrono::microseconds>(pause * 2, std::chrono::milliseconds(20))) {
+    if (deadline.expired()) return std::nullopt;
+    std::this_thread::sleep_for(pause);
   }
   const std::vector<uint8_t> value = store_->get(key);
   return std::string(value.begin(), value.end());

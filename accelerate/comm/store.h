@@ -27,7 +27,8 @@ class Store {
   Store share() const;
 
   void set(const std::string& key, const std::string& value);
-  /// The value, or nothing if the key did not appear within `timeout`.
+  /// The value, or nothing if the key did not appear within `timeout`. Looks again and again, at most 20 ms
+  /// apart: a wait inside torch's store that runs out prints warnings of its own.
   std::optional<std::string> get(const std::string& key, std::chrono::milliseconds timeout);
   /// True if the key is there now.
   bool has(const std::string& key);

@@ -21,7 +21,7 @@ struct Topology {
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
   /// A listening socket for the store that rank 0 inherited from the launcher.
-  std::optional<int> listen_fd;
+  std::optional<int> listen_fd = std::nullopt;
   /// The launcher's own process serves the store, and every rank is a client (torchrun's agent store).
   bool agent_store = false;
   /// Times that all ranks were restarted so far.

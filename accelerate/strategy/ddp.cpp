@@ -7,6 +7,7 @@
 
 #include <limits>
 #include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "accelerate/core/error.h"
@@ -169,6 +170,9 @@ class DdpModel final : public ModelStrategy {
         std::move(names), static_cast<int64_t>(first_bytes),
         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>());
+    // The reducer asks it for its own bookkeeping, without checking that there is one.
+    logger_ = std::make_shared<c10d::Logger>(reducer_);
+    reducer_->set_logger(logger_);
     if (options_.static_graph) reducer_->set_static_graph();
   }
 
@@ -202,6 +206,7 @@ class DdpModel final : public ModelStrategy {
   std::vector<std::pair<std::string, at::Tensor>> parameters_;  // the trained ones
   std::vector<at::Tensor> buffers_;
   std::shared_ptr<Reducer> reducer_;  // null for a model without trained parameters
+  std::shared_ptr<c10d::Logger> logger_;
   bool sync_ = true;
   bool announced_ = false;  // the reducer expects a backward
   bool buffers_stale_ = false;

@@ -98,11 +98,11 @@ TEST_CASE("a program started plainly says how to start the processes that its fi
 
 TEST_CASE("code wins over environment and file") {
   AcceleratorOptions options;
-  options.environment = EnvVars({{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "3"}});
+  options.environment = test::variables({{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "3"}});
   CHECK(Accelerator(options).gradient_accumulation_steps() == 3);
   options.gradient_accumulation_steps = 5;
   CHECK(Accelerator(options).gradient_accumulation_steps() == 5);
-  options.environment = EnvVars({{"ACCELERATE_LOG_LEVEL", "loud"}});
+  options.environment = test::variables({{"ACCELERATE_LOG_LEVEL", "loud"}});
   CHECK_THROWS_WITH(Accelerator(options), ContainsSubstring("got 'loud'"));
 }
 

@@ -1,4 +1,6 @@
 // Placement on a device that is not the CPU: the test device of tests/support.
+#include <filesystem>
+
 #include "support/test_device.h"
 #include "support/thread_ranks.h"
 #include "test_support.h"
@@ -8,10 +10,10 @@ using namespace accelerate;
 TEST_CASE("models and batches move to the rank's device, train there, and are saved from there") {
   test::register_test_device();
   AcceleratorOptions options;
-  options.environment = EnvVars({{"ACCELERATE_TORCH_DEVICE", "privateuseone:2"}});
+  options.environment = test::variables({{"ACCELERATE_TORCH_DEVICE", "testdevice:2"}});
   options.topology = Topology{.job_id = "device"};
   Accelerator accelerator(options);
-  REQUIRE(accelerator.device() == at::Device("privateuseone:2"));
+  REQUIRE(accelerator.device() == at::Device("testdevice:2"));
 
   torch::manual_seed(5);
   torch::nn::Linear reference(4, 2);
@@ -59,17 +61,17 @@ TEST_CASE("models and batches move to the rank's device, train there, and are sa
 TEST_CASE("each local rank gets a device of its own, and placement can be left to the user") {
   test::register_test_device();
   AcceleratorOptions options;
-  options.environment = EnvVars({{"ACCELERATE_TORCH_DEVICE", "privateuseone"}});
+  options.environment = test::variables({{"ACCELERATE_TORCH_DEVICE", "testdevice"}});
   options.topology = Topology{.local_rank = 3, .local_world_size = 1, .job_id = "device"};
   options.device_placement = false;
   Accelerator accelerator(options);
-  CHECK(accelerator.device() == at::Device("privateuseone:3"));
+  CHECK(accelerator.device() == at::Device("testdevice:3"));
   const auto data = SharedMemoryDataset::create(accelerator, [] { return torch::ones({2, 1}); });
   torch::nn::Linear net(1, 1);
   auto [model, loader] = accelerator.prepare(net, DataLoader(data, {.batch_size = 1}));
   CHECK(net->weight.is_cpu());
   for (auto& batch : loader) CHECK(batch.data.is_cpu());
-  options.environment = EnvVars({{"ACCELERATE_TORCH_DEVICE", "gpu0"}});
+  options.environment = test::variables({{"ACCELERATE_TORCH_DEVICE", "gpu0"}});
   CHECK_THROWS_WITH(Accelerator(options),
                     ContainsSubstring("expected a device such as cpu, cuda or cuda:0, got 'gpu0'"));
 }

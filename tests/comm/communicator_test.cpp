@@ -222,6 +222,7 @@ TEST_CASE("ranks without an address find each other through the local rendezvous
   }
   LocalRendezvousServer server(job, 3, deadline);
   for (std::thread& peer : peers) peer.join();
+  CHECK(server.port() != 0);
   CHECK(ports == std::vector<uint16_t>(3, server.port()));
   CHECK_THROWS_AS(LocalRendezvousServer(job, 1, deadline), CommError);  // the name is taken
   CHECK_THROWS_WITH(ask_local_rendezvous(job + "-other", 1, Deadline::after(std::chrono::milliseconds(30))),

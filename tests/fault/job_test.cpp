@@ -116,8 +116,8 @@ TEST_CASE("MNIST trains equally alone, with 2 and 4 ranks, under mpirun, and wit
   const std::string shell =
       "PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind((\"127.0.0.1\", 0)); "
       "print(s.getsockname()[1])')\n" +
-      common + "RANK=1 LOCAL_RANK=1 ROLE_RANK=1 " + command + "& " + common +
-      "RANK=0 LOCAL_RANK=0 ROLE_RANK=0 " + command + "&& wait %1";
+      common + "RANK=1 LOCAL_RANK=1 ROLE_RANK=1 " + command + "& PEER=$!; " + common +
+      "RANK=0 LOCAL_RANK=0 ROLE_RANK=0 " + command + "&& wait $PEER";
   check_equal(run({"-c", shell}, {}, "/bin/bash"), want, "torchrun's variables, 2 ranks");
 }
 

@@ -38,10 +38,30 @@ torch::Tensor rows(int64_t begin, int64_t count) {
   return torch::sin(torch::arange(begin * 4, (begin + count) * 4).to(torch::kFloat)).reshape({count, 4});
 }
 
+torch::nn::Sequential make_net() {
+  return torch::nn::Sequential(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 1));
+}
+
+// The ranks are threads that share torch's generator, so the weights are drawn once, before they start.
+const std::vector<torch::Tensor>& start_weights() {
+  static const std::vector<torch::Tensor> weights = [] {
+    torch::manual_seed(3);
+    std::vector<torch::Tensor> out;
+    for (const auto& parameter : make_net()->parameters()) out.push_back(parameter.detach().clone());
+    return out;
+  }();
+  return weights;
+}
+
+void set_weights(torch::nn::Sequential& net) {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < start_weights().size(); ++i) net->parameters()[i].copy_(start_weights()[i]);
+}
+
 // Gradients of one rank on 12 rows; what any number of ranks must give together.
 std::vector<torch::Tensor> joined_gradients() {
-  torch::manual_seed(3);
-  torch::nn::Sequential net(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 1));
+  torch::nn::Sequential net = make_net();
+  set_weights(net);
   net->forward(rows(0, 12)).pow(2).mean().backward();
   std::vector<torch::Tensor> out;
   for (const auto& parameter : net->parameters()) out.push_back(parameter.grad().clone());
@@ -63,17 +83,8 @@ TEST_CASE("gradients on 1 to 4 ranks equal those of one rank on the joined batch
           world,
           [&](Accelerator& accelerator) {
             // Every rank starts from other weights: prepare must give all those of rank 0.
-            torch::nn::Sequential net(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 1));
-            if (accelerator.is_main_process()) {
-              // Ranks are threads and share the generator, so rank 0 copies from a net built alone.
-              static std::mutex mutex;
-              const std::lock_guard lock(mutex);
-              const torch::NoGradGuard no_grad;
-              torch::manual_seed(3);
-              torch::nn::Sequential seeded(torch::nn::Linear(4, 5), torch::nn::Tanh(),
-                                           torch::nn::Linear(5, 1));
-              for (size_t i = 0; i < 4; ++i) net->parameters()[i].copy_(seeded->parameters()[i]);
-            }
+            torch::nn::Sequential net = make_net();
+            if (accelerator.is_main_process()) set_weights(net);
             torch::optim::SGD sgd(net->parameters(),
                                   0.0);  // weights stay, so that every step gives these gradients
             auto [model, optimizer] = accelerator.prepare(net, sgd);
@@ -123,15 +134,8 @@ TEST_CASE("accumulation reduces once a window and equals the joined batch") {
   test::run_ranks(
       2,
       [&](Accelerator& accelerator) {
-        torch::nn::Sequential net(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 1));
-        static std::mutex mutex;
-        {
-          const std::lock_guard lock(mutex);
-          const torch::NoGradGuard no_grad;
-          torch::manual_seed(3);
-          torch::nn::Sequential seeded(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 1));
-          for (size_t i = 0; i < 4; ++i) net->parameters()[i].copy_(seeded->parameters()[i]);
-        }
+        torch::nn::Sequential net = make_net();
+        if (accelerator.is_main_process()) set_weights(net);
         torch::optim::SGD sgd(net->parameters(), 0.0);
         auto [model, optimizer] = accelerator.prepare(net, sgd);
         for (int window = 0; window < 2; ++window) {

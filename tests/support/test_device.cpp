@@ -41,7 +41,9 @@ class TestGuard final : public c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.has_index()) current_device = device.index();
   }
-  c10::Stream getStream(c10::Device device) const override { return {c10::Stream::DEFAULT, device}; }
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return kTestDevices; }
   void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
@@ -143,6 +145,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, TestGuard)
 
 void register_test_device() {
   static const bool once = [] {
+    c10::register_privateuse1_backend("testdevice");
     static TestHooks hooks;
     at::RegisterPrivateUse1HooksInterface(&hooks);
     c10::SetAllocator(c10::kPrivateUse1, &allocator());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -12,6 +13,11 @@
 #include "accelerate/comm/communicator.h"
 
 namespace accelerate::test {
+
+/// Environment variables for one Accelerator.
+inline EnvVars variables(std::map<std::string, std::string, std::less<>> values) {
+  return EnvVars(std::move(values));
+}
 
 /// Options for an Accelerator that is rank `rank` of `size` threads, which share `store`. Independent of the
 /// machine's environment and configuration files.
@@ -34,6 +40,9 @@ inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int 
 /// Runs `body(rank, store, job_id)` on `size` threads and waits for all. Throws the first error that is no
 /// CommError, since a rank that fails makes the others lose it; throws too if not every rank ran to its end.
 inline void run_threads(int size, const std::function<void(int, const Store&, const std::string&)>& body) {
+  // torch keeps one record of recent collectives for the whole process and writes to it without a lock that
+  // covers several groups; threads as ranks crash in it. Size 0 switches it off.
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   static std::atomic<int> jobs = 0;
   const std::string job_id = "test-" + std::to_string(::getpid()) + "-" + std::to_string(jobs++);
   const Store store = make_in_memory_store();
