@@ -6,5 +6,7 @@
 #include "accelerate/core/error.h"
 #include "accelerate/core/version.h"
 #include "accelerate/data/data_loader.h"
+#include "accelerate/data/item_dataset.h"
 #include "accelerate/data/shared_memory_dataset.h"
+#include "accelerate/data/sources/sources.h"
 #include "accelerate/seed.h"

@@ -11,9 +11,13 @@ std::vector<int64_t> range(int64_t begin, int64_t end) {
   return out;
 }
 
+int64_t positions_left(const BatchShard& shard) {
+  return std::max<int64_t>(0, shard.num_positions - shard.offset);
+}
+
 int64_t source_batches(const BatchShard& shard) {
-  const int64_t full = shard.num_positions / shard.batch_size;
-  return full + (shard.num_positions % shard.batch_size > 0 && !shard.drop_last ? 1 : 0);
+  const int64_t full = positions_left(shard) / shard.batch_size;
+  return full + (positions_left(shard) % shard.batch_size > 0 && !shard.drop_last ? 1 : 0);
 }
 
 }  // namespace
@@ -21,13 +25,14 @@ int64_t source_batches(const BatchShard& shard) {
 int64_t BatchShard::num_batches() const {
   const int64_t batches = source_batches(*this);
   if (split_batches) {
-    const int64_t last = num_positions % batch_size;
+    const int64_t last = positions_left(*this) % batch_size;
     const int64_t share = batch_size / world_size;
     // Without completion a short last batch may hold nothing for the later ranks.
     const bool nothing_in_last = last > 0 && !drop_last && !even_batches && last <= rank * share;
     return nothing_in_last ? batches - 1 : batches;
   }
-  const int64_t rounds = num_positions / (batch_size * world_size);  // in which every rank gets a full batch
+  const int64_t rounds =
+      positions_left(*this) / (batch_size * world_size);  // in which every rank gets a full batch
   const int64_t tail = batches - rounds * world_size;
   if (tail == 0 || drop_last) return rounds;
   return rounds + (even_batches || rank < tail ? 1 : 0);
@@ -36,7 +41,7 @@ int64_t BatchShard::num_batches() const {
 std::vector<int64_t> BatchShard::positions(int64_t k) const {
   const int64_t share = split_batches ? batch_size / world_size : batch_size;
   const int64_t round_size = share * world_size;  // positions that all ranks see in one round
-  const int64_t begin = k * round_size;
+  const int64_t begin = offset + k * round_size;
   const int64_t first = begin + rank * share;
   if (begin + round_size <= num_positions) return range(first, first + share);
   if (!even_batches) return range(std::min(first, num_positions), std::min(first + share, num_positions));

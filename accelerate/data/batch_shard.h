@@ -29,6 +29,8 @@ struct BatchShard {
   bool split_batches = false;  ///< the batch size is that of all ranks together
   bool even_batches = true;    ///< all ranks see equally many, equally large batches
   bool drop_last = false;      ///< leave out a last round that is not complete
+  /// Positions at the start that are left out: they were seen before the job went on with another world size.
+  int64_t offset = 0;
 
   /// Batches this rank sees.
   int64_t num_batches() const;

@@ -22,6 +22,11 @@ struct DataLoaderOptions {
   std::optional<uint64_t> seed = std::nullopt;
   /// An order of your own; excludes `shuffle`.
   std::shared_ptr<const Sampler> sampler = nullptr;
+  /// Threads that fetch batches ahead of the loop, in order. 0: the loop fetches each itself, which is best
+  /// for data sets of tensors; use threads where get_batch() decodes or transforms.
+  int64_t num_workers = 0;
+  /// Batches that each thread may be ahead.
+  int64_t prefetch_factor = 2;
 };
 
 /// A data set and how to cut it into batches. Give it to Accelerator::prepare(), which makes it a loader of

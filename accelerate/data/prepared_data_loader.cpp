@@ -17,6 +17,12 @@ void check_options(const DataLoaderOptions& options, const DataLoaderConfigurati
                      .got = std::to_string(options.batch_size),
                      .rank = rank});
   }
+  if (options.num_workers < 0 || options.prefetch_factor < 1) {
+    throw DataError({.what = "workers of a data loader",
+                     .expected = "num_workers of 0 or more and a prefetch_factor of 1 or more",
+                     .got = concat(options.num_workers, " and ", options.prefetch_factor),
+                     .rank = rank});
+  }
   if (options.shuffle && options.sampler != nullptr) {
     throw DataError({.what = "a data loader has both shuffle and a sampler",
                      .hint = "Leave one out: the sampler decides the order.",
@@ -44,7 +50,11 @@ uint64_t agreed_seed(const ProcessContext& context) {
 
 LoaderCore::LoaderCore(const ProcessContext& context, int64_t dataset_size, const DataLoaderOptions& options,
                        const DataLoaderConfiguration& configuration, std::shared_ptr<ActiveLoaders> active)
-    : device_(context.device), device_placement_(configuration.device_placement), active_(std::move(active)) {
+    : device_(context.device),
+      device_placement_(configuration.device_placement),
+      active_(std::move(active)),
+      num_workers_(options.num_workers),
+      prefetch_factor_(options.prefetch_factor) {
   const int world_size = context.topology.world_size;
   check_options(options, configuration, world_size, context.topology.rank);
   if (options.sampler != nullptr) {
@@ -81,18 +91,53 @@ int64_t LoaderCore::total_batch_size() const {
   return batch_size_per_rank() * shard_.world_size;
 }
 
-int64_t LoaderCore::remainder() const {
-  return shard_.drop_last || !shard_.even_batches ? 0 : shard_.num_positions % total_batch_size();
+void LoaderCore::set_epoch(int64_t epoch) {
+  epoch_ = epoch;
+  next_batch_ = 0;
+  offset_ = 0;
+  running_is_partial_ = false;
+}
+
+LoaderState LoaderCore::state() const {
+  if (running_is_partial_) return running_;
+  return {.epoch = epoch_,
+          .samples_seen = std::min(offset_ + next_batch_ * total_batch_size(), shard_.num_positions)};
+}
+
+void LoaderCore::load_state(const LoaderState& state) {
+  if (state.epoch < 0 || state.samples_seen < 0 || state.samples_seen > shard_.num_positions) {
+    throw DataError({.what = "state of a data loader",
+                     .expected = concat("up to ", shard_.num_positions, " samples of an epoch"),
+                     .got = concat(state.samples_seen, " samples of epoch ", state.epoch),
+                     .hint = "It was written for another data set."});
+  }
+  set_epoch(state.epoch);
+  // Whole rounds of this job: the loop goes on exactly as it would have. Otherwise what is left is shared out
+  // anew.
+  if (state.samples_seen % total_batch_size() == 0) {
+    next_batch_ = state.samples_seen / total_batch_size();
+  } else {
+    offset_ = state.samples_seen;
+  }
 }
 
 LoaderPass::LoaderPass(std::shared_ptr<LoaderCore> core)
     : core_(std::move(core)),
+      shard_(core_->shard()),
       order_(core_->sampler().order(core_->epoch())),
-      num_batches_(core_->shard().num_batches()),
       progress_(std::make_shared<LoaderProgress>()) {
-  core_->set_epoch(core_->epoch() + 1);
-  progress_->batches_left = num_batches_ + 1;
-  progress_->remainder = core_->remainder();
+  shard_.offset = core_->offset_;
+  num_batches_ = shard_.num_batches();
+  first_ = std::min(core_->next_batch_, num_batches_);
+  next_ = first_;
+  epoch_ = core_->epoch();
+  core_->set_epoch(epoch_ + 1);
+  core_->running_ = {.epoch = epoch_, .samples_seen = 0};
+  core_->running_is_partial_ = true;
+  progress_->batches_left = num_batches_ - first_ + 1;
+  const int64_t total = core_->total_batch_size();
+  progress_->remainder =
+      shard_.drop_last || !shard_.even_batches ? 0 : (shard_.num_positions - shard_.offset) % total;
   core_->active()->push(progress_);
 }
 
@@ -100,12 +145,33 @@ LoaderPass::~LoaderPass() {
   core_->active()->remove(progress_.get());
 }
 
-std::span<const int64_t> LoaderPass::advance() {
+bool LoaderPass::advance() {
   --progress_->batches_left;
-  if (next_++ >= num_batches_) return {};
-  indices_ = core_->shard().positions(next_ - 1);
-  for (int64_t& index : indices_) index = order_[static_cast<size_t>(index)];
-  return indices_;
+  if (next_ >= num_batches_) {
+    core_->running_is_partial_ = false;
+    return false;
+  }
+  ++next_;
+  // After the last batch nothing of this epoch is left to go on with.
+  const int64_t seen = std::min(shard_.offset + next_ * core_->total_batch_size(), shard_.num_positions);
+  core_->running_ = next_ == num_batches_ ? LoaderState{.epoch = epoch_ + 1, .samples_seen = 0}
+                                          : LoaderState{.epoch = epoch_, .samples_seen = seen};
+  return true;
+}
+
+std::vector<int64_t> LoaderPass::indices(int64_t k) const {
+  std::vector<int64_t> out = shard_.positions(k);
+  for (int64_t& index : out) index = order_[static_cast<size_t>(index)];
+  return out;
+}
+
+void rethrow_with_batch(const std::exception& error, int64_t batch, std::span<const int64_t> indices) {
+  std::string samples;
+  for (size_t i = 0; i < std::min<size_t>(indices.size(), 8); ++i)
+    samples += concat(i > 0 ? ", " : "", indices[i]);
+  if (indices.size() > 8) samples += ", ...";
+  std::throw_with_nested(
+      DataError({.what = concat("batch ", batch, " (samples ", samples, "): ", error_message(error))}));
 }
 
 }  // namespace accelerate::detail

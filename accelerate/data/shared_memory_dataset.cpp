@@ -124,6 +124,14 @@ SharedMemoryDataset SharedMemoryDataset::build(const ProcessContext& context,
   return SharedMemoryDataset(std::move(contents));
 }
 
+SharedMemoryDataset SharedMemoryDataset::from_tensors(TensorDict tensors) {
+  detail::plan_layout(tensors);
+  auto contents = std::make_shared<Contents>();
+  for (auto& [name, tensor] : tensors) contents->tensors[name] = tensor.detach();
+  contents->size = contents->tensors.begin()->second.size(0);
+  return SharedMemoryDataset(std::move(contents));
+}
+
 int64_t SharedMemoryDataset::size() const {
   return contents_->size;
 }

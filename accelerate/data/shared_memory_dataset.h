@@ -58,6 +58,15 @@ class SharedMemoryDataset {
         context, [&] { return detail::to_tensor_dict(load()); }, options);
   }
 
+  /// Local. For arrays in mapped files (load_npy, load_raw, load_safetensors): `load` runs on every rank and
+  /// nothing is copied, since the ranks of a machine share the pages of a mapped file anyway. Works for data
+  /// larger than memory. Returns what create() does.
+  /// @throws what `load` throws, and DataError when the tensors do not fit together.
+  template <class Load>
+  static SharedMemoryDataset map(Load&& load) {
+    return from_tensors(detail::to_tensor_dict(load()));
+  }
+
   /// Samples.
   int64_t size() const;
   /// Bytes of all tensors.
@@ -76,6 +85,7 @@ class SharedMemoryDataset {
  private:
   struct Contents;
   explicit SharedMemoryDataset(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+  static SharedMemoryDataset from_tensors(TensorDict tensors);
   static SharedMemoryDataset build(const ProcessContext& context, const std::function<TensorDict()>& load,
                                    const SharedMemoryDatasetOptions& options);
 

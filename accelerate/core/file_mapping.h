@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace accelerate {
+
+/// A whole file mapped into memory. Pages are read when they are used and shared with all processes that map
+/// the file; a write changes this process's copy of the page only, never the file.
+class FileMapping {
+ public:
+  /// @throws DataError naming the path and the reason: not there, a folder, no right to read.
+  explicit FileMapping(const std::string& path);
+  ~FileMapping();
+  FileMapping(const FileMapping&) = delete;
+  FileMapping& operator=(const FileMapping&) = delete;
+
+  std::span<std::byte> bytes() const { return {data_, size_bytes_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+}  // namespace accelerate
