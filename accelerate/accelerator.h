@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,6 +69,10 @@ class Accelerator {
   /// Collective over the job: finds out which rank this is and meets the others.
   /// @throws ConfigError for a configuration that can't be met, CommError when ranks do not come.
   explicit Accelerator(AcceleratorOptions options = {});
+  /// Collective. As above with the configuration file at a path: `Accelerator accelerator("config.yaml")`.
+  template <std::convertible_to<std::string> Path>
+  explicit Accelerator(const Path& config_file, AcceleratorOptions options = {})
+      : Accelerator(with_config_file(config_file, std::move(options))) {}
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
@@ -229,6 +234,10 @@ class Accelerator {
     }
   }
 
+  static AcceleratorOptions with_config_file(std::string path, AcceleratorOptions options) {
+    options.config_file = std::move(path);
+    return options;
+  }
   std::shared_ptr<detail::LoaderCore> make_loader_core(int64_t dataset_size,
                                                        const DataLoaderOptions& options);
   std::shared_ptr<detail::ModelCore> make_model_core(std::shared_ptr<torch::nn::Module> module);

@@ -19,5 +19,8 @@ void add_config_command(CLI::App& app, int& exit_code);
 /// `program` holds, by the time `app` parses, the program to start and its arguments; see ParsedArguments.
 void add_launch_command(CLI::App& app, int& exit_code, const std::vector<std::string>& program);
 void add_env_command(CLI::App& app, int& exit_code);
+void add_estimate_memory_command(CLI::App& app, int& exit_code);
+void add_test_command(CLI::App& app, int& exit_code);
+void add_completion_command(CLI::App& app, int& exit_code);
 
 }  // namespace accelerate::cli

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <istream>
+#include <memory>
+#include <optional>
 #include <ostream>
 
 #include "accelerate/config/load.h"
@@ -10,6 +12,7 @@
 #include "launcher/config_prompt.h"
 #include "launcher/config_questions.h"
 #include "launcher/config_save.h"
+#include "launcher/menu.h"
 
 namespace accelerate::cli {
 namespace {
@@ -49,6 +52,11 @@ InspectedConfig inspect_alone(const std::string& file, const ConfigIo& io) {
   return inspect_config({.file = file, .environment = none, .machine = detect_machine(io.variables)});
 }
 
+std::unique_ptr<Prompt> make_prompt(const ConfigIo& io) {
+  if (io.terminal) return std::make_unique<TerminalPrompt>();
+  return std::make_unique<PlainPrompt>(io.in, io.out);
+}
+
 void report_saved(const std::string& path, const ConfigIo& io) {
   io.out << "accelerate configuration saved at " << path << '\n'
          << "Start a program with it: accel launch "
@@ -60,13 +68,22 @@ void report_saved(const std::string& path, const ConfigIo& io) {
 
 int ask_and_save(const ConfigRequest& request, const ConfigIo& io) {
   const std::string path = place_to_save(request, io);
-  Prompt prompt(io.in, io.out);
-  if (exists(path) && !request.force &&
-      !prompt.yes_or_no(concat(shell_quote(path), " exists. Overwrite it?"), false)) {
+  std::optional<Config> answers;
+  try {
+    const std::unique_ptr<Prompt> prompt = make_prompt(io);
+    if (!exists(path) || request.force ||
+        prompt->yes_or_no(concat(shell_quote(path), " exists. Overwrite it?"), false)) {
+      answers = ask_config(*prompt, detect_machine(io.variables));
+    }
+  } catch (const Cancelled& cancelled) {
+    io.err << "Cancelled; nothing was saved.\n";
+    return cancelled.exit_code;
+  }
+  if (!answers) {
     io.out << "Left as it was.\n";
     return 0;
   }
-  save_config(path, ask_config(prompt, detect_machine(io.variables)));
+  save_config(path, *answers);
   report_saved(path, io);
   return 0;
 }

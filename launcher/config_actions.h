@@ -21,6 +21,8 @@ struct ConfigIo {
   std::istream& in;
   std::ostream& out;
   std::ostream& err;
+  /// `in` and `out` are a terminal that shows menus.
+  bool terminal = false;
 };
 
 // Each returns the exit code; errors are thrown (accelerate::Error).

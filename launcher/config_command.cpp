@@ -6,6 +6,7 @@
 #include "accelerate/config/schema.h"
 #include "launcher/commands.h"
 #include "launcher/config_actions.h"
+#include "launcher/terminal.h"
 
 namespace accelerate::cli {
 namespace {
@@ -21,7 +22,11 @@ using Action = int (*)(const ConfigRequest&, const ConfigIo&);
 int run(State& state, Action action) {
   if (!state.file.empty()) state.request.file = state.file;
   const EnvVars variables = EnvVars::from_process();
-  return action(state.request, {.variables = variables, .in = std::cin, .out = std::cout, .err = std::cerr});
+  return action(state.request, {.variables = variables,
+                                .in = std::cin,
+                                .out = std::cout,
+                                .err = std::cerr,
+                                .terminal = Terminal::usable(variables)});
 }
 
 // A subcommand that takes the file as an argument; --config_file of `config` itself does as well.

@@ -1,5 +1,6 @@
 #include "launcher/config_prompt.h"
 
+#include <algorithm>
 #include <istream>
 #include <ostream>
 
@@ -8,17 +9,22 @@
 
 namespace accelerate::cli {
 
-std::string Prompt::read_line() {
-  std::string line;
-  if (std::getline(in_, line)) return trim(line);
-  out_ << std::endl;
+void throw_input_ended() {
   throw ConfigError({.what = "the input ended before all questions were answered; nothing was saved",
                      .expected = {},
                      .got = {},
                      .hint = "To write a file without questions: accel config --default"});
 }
 
-std::string Prompt::ask(const std::string& question, const std::string& default_answer, const Check& check) {
+std::string PlainPrompt::read_line() {
+  std::string line;
+  if (std::getline(in_, line)) return trim(line);
+  out_ << std::endl;
+  throw_input_ended();
+}
+
+std::string PlainPrompt::ask(const std::string& question, const std::string& default_answer,
+                             const Check& check) {
   for (;;) {
     out_ << question << " [" << default_answer << "]: " << std::flush;
     std::string answer = read_line();
@@ -29,8 +35,8 @@ std::string Prompt::ask(const std::string& question, const std::string& default_
   }
 }
 
-std::string Prompt::choose(const std::string& question, const std::vector<Choice>& choices,
-                           const std::string& default_value) {
+std::string PlainPrompt::choose(const std::string& question, const std::vector<Choice>& choices,
+                                const std::string& default_value) {
   size_t width = 0;
   for (const Choice& choice : choices) width = std::max(width, choice.value.size());
   out_ << question << '\n';
@@ -55,7 +61,7 @@ std::string Prompt::choose(const std::string& question, const std::vector<Choice
   return find(answer)->value;
 }
 
-bool Prompt::yes_or_no(const std::string& question, bool default_answer) {
+bool PlainPrompt::yes_or_no(const std::string& question, bool default_answer) {
   const std::string answer =
       ask(question + " yes or no", default_answer ? "yes" : "no", [](const std::string& text) {
         const std::string word = to_lower(text);
@@ -65,7 +71,7 @@ bool Prompt::yes_or_no(const std::string& question, bool default_answer) {
   return to_lower(answer).front() == 'y';
 }
 
-void Prompt::say(const std::string& line) {
+void PlainPrompt::say(const std::string& line) {
   out_ << line << '\n';
 }
 

@@ -13,22 +13,39 @@ struct Choice {
   std::string help;  ///< one line
 };
 
-/// Asks plain questions, one a line: the default stands in brackets and is taken for an empty line, a bad
-/// answer is asked again with the reason.
+/// How `accel config` asks.
 class Prompt {
  public:
-  Prompt(std::istream& in, std::ostream& out) : in_(in), out_(out) {}
+  virtual ~Prompt() = default;
 
   /// Says why an answer can't be used; empty if it can.
   using Check = std::function<std::string(const std::string& answer)>;
 
   /// @throws ConfigError in all four when the input ends before a usable answer.
-  std::string ask(const std::string& question, const std::string& default_answer, const Check& check);
+  virtual std::string ask(const std::string& question, const std::string& default_answer,
+                          const Check& check) = 0;
+  virtual std::string choose(const std::string& question, const std::vector<Choice>& choices,
+                             const std::string& default_value) = 0;
+  virtual bool yes_or_no(const std::string& question, bool default_answer) = 0;
+  virtual void say(const std::string& line) = 0;
+};
+
+/// @throws ConfigError saying that the input ended too early.
+[[noreturn]] void throw_input_ended();
+
+/// Asks plain questions, one a line: the default stands in brackets and is taken for an empty line, a bad
+/// answer is asked again with the reason. For pipes, and terminals that can't move their cursor.
+class PlainPrompt final : public Prompt {
+ public:
+  PlainPrompt(std::istream& in, std::ostream& out) : in_(in), out_(out) {}
+
+  std::string ask(const std::string& question, const std::string& default_answer,
+                  const Check& check) override;
   /// By number (from 1) or by name, any case.
   std::string choose(const std::string& question, const std::vector<Choice>& choices,
-                     const std::string& default_value);
-  bool yes_or_no(const std::string& question, bool default_answer);
-  void say(const std::string& line);
+                     const std::string& default_value) override;
+  bool yes_or_no(const std::string& question, bool default_answer) override;
+  void say(const std::string& line) override;
 
  private:
   std::string read_line();

@@ -16,6 +16,7 @@
 #include "accelerate/launch/launch_plan.h"
 #include "launcher/arguments.h"
 #include "launcher/commands.h"
+#include "launcher/compile.h"
 #include "launcher/devices.h"
 #include "launcher/launch_flags.h"
 #include "launcher/program.h"
@@ -128,6 +129,13 @@ class LaunchHelp final : public CLI::Formatter {
   }
 };
 
+// A source is compiled first, but not for a dry run.
+std::string program_to_start(const std::string& name, const LaunchFlags& flags, const EnvVars& variables) {
+  if (!is_source_file(name)) return find_program(name, variables);
+  check_source(name);
+  return flags.dry_run ? name : compile_program(name, flags.cxx_flags, variables, flags.quiet);
+}
+
 int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) {
   const EnvVars variables = EnvVars::from_process();
   if (program.empty() && !given.flags().dry_run) {
@@ -137,7 +145,7 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
   const Config config = read_config(given, variables, warnings);
   LaunchPlan plan = make_plan(given, config, variables);
   if (!program.empty()) {
-    plan.program = find_program(program.front(), variables);
+    plan.program = program_to_start(program.front(), given.flags(), variables);
     plan.arguments.assign(program.begin() + 1, program.end());
   }
   for (const Problem& problem : warnings) {

@@ -70,6 +70,11 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       ->check(CLI::Range(0.0, 86400.0))
       ->type_name("SECONDS")
       ->group(kProgram);
+  command
+      .add_option("--cxxflags", flags_.cxx_flags,
+                  "For a program given as source (train.cpp): flags of the compiler, after $CXXFLAGS")
+      ->type_name("FLAGS")
+      ->group(kProgram);
   command.add_flag("--dry_run", flags_.dry_run, "Print what would be started, with the origin of each value")
       ->group(kProgram);
   // For scripts written for HF Accelerate: its launcher's own affairs, which ours does not have.

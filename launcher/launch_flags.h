@@ -26,6 +26,7 @@ struct LaunchFlags {
   int max_restarts = 0;
   double grace_period_s = 5;
   std::vector<std::string> env;  ///< "KEY=VALUE"
+  std::string cxx_flags;         ///< for a program given as source
 };
 
 /// Registers the flags above and one flag for every key of the schema, and hands back what was typed.

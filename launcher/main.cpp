@@ -31,6 +31,9 @@ int run_main(int argc, char** argv) {
   add_launch_command(app, exit_code, arguments.program);
   add_config_command(app, exit_code);
   add_env_command(app, exit_code);
+  add_estimate_memory_command(app, exit_code);
+  add_test_command(app, exit_code);
+  add_completion_command(app, exit_code);
   try {
     arguments = parse_arguments(app, {argv + 1, argv + argc});
     std::vector<std::string> reversed(arguments.own.rbegin(), arguments.own.rend());

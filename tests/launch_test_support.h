@@ -147,8 +147,8 @@ class AccelRun {
   void signal_group(int number) { child_.signal_group(number); }
 
   // Exit code, 128 + signal, or nothing when it did not end in time.
-  std::optional<int> finish() {
-    const Deadline deadline = Deadline::after(kLimit);
+  std::optional<int> finish(std::chrono::seconds limit = kLimit) {
+    const Deadline deadline = Deadline::after(limit);
     while (!child_.poll() && read_some(deadline)) {
     }
     const auto status = child_.wait(deadline);

@@ -1,5 +1,10 @@
 #include "accelerate/accelerator.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
@@ -94,6 +99,24 @@ TEST_CASE("a program started plainly says how to start the processes that its fi
   CHECK(accelerator.num_processes() == 1);
   REQUIRE(lines.size() == 1);
   CHECK_THAT(lines[0], ContainsSubstring("asks for 2") && ContainsSubstring("accel launch"));
+}
+
+TEST_CASE("an Accelerator takes its configuration file as an argument") {
+  const std::string file = concat("/tmp/accelerate-config-", ::getpid(), ".yaml");
+  std::ofstream(file) << "distributed_type: NO\nuse_cpu: true\ngradient_accumulation_steps: 6\n";
+  AcceleratorOptions options;
+  options.environment = EnvVars();
+  CHECK(Accelerator(file, options).gradient_accumulation_steps() == 6);
+  CHECK(Accelerator(file.c_str(), options).config().file == file);
+  CHECK(Accelerator(std::filesystem::path(file), options).gradient_accumulation_steps() == 6);
+  options.gradient_accumulation_steps = 2;
+  CHECK(Accelerator(file, options).gradient_accumulation_steps() == 2);
+  std::filesystem::remove(file);
+  CHECK_THROWS_WITH(Accelerator(file, options), ContainsSubstring(file));
+  CHECK_THROWS_AS(Accelerator("/nonexistent/config.yaml"), ConfigError);
+  // Options alone still mean options.
+  CHECK(Accelerator({.gradient_accumulation_steps = 3, .environment = EnvVars()})
+            .gradient_accumulation_steps() == 3);
 }
 
 TEST_CASE("code wins over environment and file") {

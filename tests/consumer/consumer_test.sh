@@ -37,6 +37,10 @@ case $mode in
       exit 1
     fi
     "$prefix/bin/accel" --help >/dev/null
+    # A source is compiled against what lies beside the program.
+    XDG_CACHE_HOME=$work/cache "$prefix/bin/accel" launch --cpu --num_processes 1 --cxxflags=-O0 \
+      "$source_dir/tests/consumer/main.cpp"
+    [[ $with_torch != ON ]] || CUDA_VISIBLE_DEVICES=-1 "$prefix/bin/accel" test
     ;;
   subdirectory)
     "$cmake" "${common[@]}" "-DACCELERATE_SUBDIRECTORY=$source_dir" -DACCELERATE_CORE_ONLY=ON

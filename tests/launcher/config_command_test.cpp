@@ -98,7 +98,7 @@ TEST_CASE("whatever the questions can save loads back, validates, and is written
             // What is refused is asked again; the default then does.
             std::istringstream in(answers + "\n\n\n\n\n\n");
             std::ostringstream out;
-            Prompt prompt(in, out);
+            PlainPrompt prompt(in, out);
             Config config;
             try {
               config = ask_config(prompt, machine);
@@ -123,7 +123,7 @@ TEST_CASE("whatever the questions can save loads back, validates, and is written
 TEST_CASE("the questions take their defaults for empty lines, and offer only what works here") {
   std::istringstream in("\n\n\n\n");
   std::ostringstream out;
-  Prompt prompt(in, out);
+  PlainPrompt prompt(in, out);
   const Config config = ask_config(prompt, cpu_box());
   CHECK(config.distributed_type == DistributedType::kNo);
   CHECK(config.num_processes == 1);
@@ -141,7 +141,7 @@ TEST_CASE("the questions take their defaults for empty lines, and offer only wha
 TEST_CASE("on a machine with devices, they are the default") {
   std::istringstream in("\n\n\n\n\n\n");
   std::ostringstream out;
-  Prompt prompt(in, out);
+  PlainPrompt prompt(in, out);
   const Config config = ask_config(prompt, gpu_box(4));
   CHECK(config.distributed_type == DistributedType::kMultiGpu);
   CHECK(config.num_processes == 4);

@@ -1,0 +1,292 @@
+#include "launcher/compile.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <optional>
+
+#include "accelerate/core/child_process.h"
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+#include "launcher/build_flags.h"
+#include "launcher/program.h"
+
+// How the cache works. The name of a program in it holds two hashes. The first is of what is known before
+// compiling: path and text of the source, the command line, and the size and time of compiler and library.
+// Under it, a list names the headers that the compiler read the last time, system headers and the library's
+// own left out. The second hash is of those headers' texts. A program is usable if it is there under both
+// hashes as they are now; nothing in the cache is ever changed, only added by a rename.
+
+namespace accelerate::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// FNV-1a of 128 bits: it keeps apart what a user has, and needs no protection from forgery in the user's own
+// folder.
+class Hash {
+ public:
+  void add(const std::string& text) {
+    for (const char c : text) mix(static_cast<unsigned char>(c));
+    mix(256);  // so that "ab" + "c" is not "a" + "bc"
+  }
+  std::string text() const {
+    char out[33];
+    std::snprintf(out, sizeof out, "%016llx%016llx", static_cast<unsigned long long>(state_ >> 64),
+                  static_cast<unsigned long long>(state_));
+    return out;
+  }
+
+ private:
+  __extension__ using Wide = unsigned __int128;
+  void mix(unsigned value) {
+    state_ ^= value;
+    state_ *= (Wide{1} << 88) + 0x13b;
+  }
+  Wide state_ = (Wide{0x6c62272e07bb0142} << 64) + 0x62b821756295c58d;
+};
+
+std::optional<std::string> file_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// Size and time of a file; enough to notice that a compiler or library was replaced.
+std::string identity(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return path + " missing";
+  return concat(path, " ", info.st_size, " ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
+}
+
+struct Compiler {
+  std::vector<std::string> words;  ///< CXX="ccache g++" is two
+};
+
+Compiler find_compiler(const BuildFlags& flags, const EnvVars& variables) {
+  const auto named = variables.get("CXX");
+  std::vector<std::string> candidates = {flags.compiler, "c++", "g++", "clang++"};
+  if (named) candidates = {*named};
+  for (const std::string& candidate : candidates) {
+    std::vector<std::string> words = split_words(candidate);
+    // A path with blanks in it is one word.
+    if (!named) words = {candidate};
+    if (words.empty() || words.front().empty()) continue;
+    try {
+      words.front() = find_program(words.front(), variables);
+      return {std::move(words)};
+    } catch (const LaunchError&) {
+      continue;
+    }
+  }
+  throw ConfigError(
+      {.what = named ? concat("CXX is ", shell_quote(*named), ", which is no program here")
+                     : "no C++ compiler found (c++, g++, clang++ in PATH)",
+       .hint = named ? "Set CXX to a C++20 compiler, or unset it."
+                     : "Install one (apt-get install g++), or name it with CXX=/path/to/compiler."});
+}
+
+// Libraries and object files come after the source, or the linker has no use for them.
+bool belongs_after_source(const std::string& word) {
+  return word.starts_with("-l") || word.ends_with(".a") || word.ends_with(".so") || word.ends_with(".o");
+}
+
+std::vector<std::string> command_line(const Compiler& compiler, const BuildFlags& flags,
+                                      const EnvVars& variables, const std::string& cxxflags,
+                                      const std::string& source) {
+  std::vector<std::string> users = split_words(variables.get("CXXFLAGS").value_or(""));
+  for (const std::string& word : split_words(variables.get("LDFLAGS").value_or(""))) users.push_back(word);
+  for (const std::string& word : split_words(cxxflags)) users.push_back(word);
+  std::vector<std::string> out = compiler.words;
+  out.insert(out.end(), {"-std=c++20", "-O2"});
+  for (const std::string& definition : flags.definitions) out.push_back("-D" + definition);
+  // As system headers: no warnings from them, and they are left out of the list of the user's own.
+  for (const std::string& folder : flags.include_directories) out.insert(out.end(), {"-isystem", folder});
+  out.insert(out.end(), flags.compile_options.begin(), flags.compile_options.end());
+  std::copy_if(users.begin(), users.end(), std::back_inserter(out), std::not_fn(belongs_after_source));
+  out.push_back(source);
+  std::copy_if(users.begin(), users.end(), std::back_inserter(out), belongs_after_source);
+  out.push_back("-Wl,--as-needed");
+  out.insert(out.end(), flags.libraries.begin(), flags.libraries.end());
+  out.insert(out.end(), flags.link_options.begin(), flags.link_options.end());
+  for (const std::string& folder : flags.run_paths)
+    out.insert(out.end(), {"-Xlinker", "-rpath", "-Xlinker", folder});
+  return out;
+}
+
+fs::path cache_folder(const EnvVars& variables) {
+  fs::path base;
+  if (const auto cache = variables.get("XDG_CACHE_HOME"); cache && cache->starts_with("/")) {
+    base = *cache;
+  } else if (const auto home = variables.get("HOME")) {
+    base = fs::path(*home) / ".cache";
+  } else {
+    throw ConfigError({.what = "no place for compiled programs: neither XDG_CACHE_HOME nor HOME is set",
+                       .hint = "Set XDG_CACHE_HOME to a folder."});
+  }
+  const fs::path folder = base / "accelerate" / "programs";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw ConfigError({.what = concat("can't make the folder ", shell_quote(folder.string())),
+                       .got = error.message(),
+                       .hint = "Set XDG_CACHE_HOME to a folder that you may write to."});
+  }
+  return folder;
+}
+
+// Folders that compilations were killed in.
+void sweep(const fs::path& cache) {
+  std::error_code error;
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(24);
+  for (const auto& entry : fs::directory_iterator(cache, error)) {
+    std::error_code ignored;
+    const bool temporary = entry.path().filename().string().starts_with("tmp-");
+    if (temporary && entry.last_write_time(ignored) < old) fs::remove_all(entry.path(), ignored);
+  }
+}
+
+// A folder that is removed at the end.
+class WorkFolder {
+ public:
+  explicit WorkFolder(const fs::path& cache) {
+    std::string name = (cache / "tmp-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) {
+      throw ConfigError({.what = concat("can't write to ", shell_quote(cache.string())),
+                         .got = errno_text(errno),
+                         .hint = "Set XDG_CACHE_HOME to a folder that you may write to."});
+    }
+    path_ = name;
+  }
+  ~WorkFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// The files of a make rule "target: a b \<newline> c", one a line.
+std::string headers_of_rule(const std::string& rule) {
+  std::string joined = rule.substr(std::min(rule.find(':') + 1, rule.size()));
+  // "\ " is a blank inside a name, which split_words() understands; "\<newline>" only continues the line.
+  for (size_t at = joined.find("\\\n"); at != std::string::npos; at = joined.find("\\\n", at)) {
+    joined[at] = ' ';
+  }
+  std::string out;
+  for (const std::string& name : split_words(joined)) {
+    std::error_code ignored;
+    out += fs::absolute(name, ignored).string() + "\n";
+  }
+  return out;
+}
+
+// The second hash, over the files that are named in the list.
+std::string hash_of_headers(const std::string& list) {
+  Hash hash;
+  for (const std::string& name : split(list, '\n')) {
+    hash.add(name);
+    hash.add(file_text(name).value_or("missing"));
+  }
+  return hash.text();
+}
+
+void compile(std::vector<std::string> command, const std::string& source, const BuildFlags& flags,
+             const EnvVars& variables) {
+  std::vector<std::string> environment;
+  for (const auto& [name, value] : variables.values()) environment.push_back(concat(name, "=", value));
+  const std::string program = command.front();
+  command.erase(command.begin());
+  // In our own process group: Ctrl-C ends the compiler's parts as well.
+  ChildProcess child = spawn({.program = program,
+                              .arguments = std::move(command),
+                              .environment = std::move(environment),
+                              .working_directory = {},
+                              .inherited_fds = {},
+                              .own_process_group = false,
+                              .keep_ignored = {}});
+  std::optional<WaitStatus> status;
+  while (!status) status = child.wait(Deadline::after(std::chrono::hours(1)));
+  if (status->success()) return;
+  throw ConfigError({.what = concat(source, " was not compiled: ", program, " ", status->describe()),
+                     .hint = flags.torch
+                                 ? "Its messages are above."
+                                 : "Its messages are above. This accelerate was built without torch, so "
+                                   "programs can use accelerate::core only."});
+}
+
+}  // namespace
+
+bool is_source_file(const std::string& name) {
+  return name.ends_with(".cpp") || name.ends_with(".cc") || name.ends_with(".cxx");
+}
+
+void check_source(const std::string& source) {
+  struct stat info {};
+  if (::stat(source.c_str(), &info) != 0) {
+    throw LaunchError(
+        {.what = concat("source ", source, ": ", errno_text(errno)),
+         .hint = "Check the path; flags of `accel launch` go before it, flags of the program after it."});
+  }
+  if (!S_ISREG(info.st_mode)) throw LaunchError({.what = concat("source ", source, " is no regular file")});
+}
+
+std::string compile_program(const std::string& source, const std::string& cxxflags, const EnvVars& variables,
+                            bool quiet) {
+  check_source(source);
+  const BuildFlags flags = read_build_flags();
+  const Compiler compiler = find_compiler(flags, variables);
+  std::error_code error;
+  const fs::path place = fs::canonical(source, error);
+  const auto text = file_text(place);
+  if (!text) throw LaunchError({.what = concat("source ", source, " can't be read")});
+  std::vector<std::string> command = command_line(compiler, flags, variables, cxxflags, place.string());
+
+  Hash hash;
+  hash.add(*text);
+  for (const std::string& word : command) hash.add(word);
+  for (const std::string& word : compiler.words) hash.add(identity(word));
+  for (const std::string& library : flags.libraries) hash.add(identity(library));
+  hash.add(flags.version);
+  const fs::path cache = cache_folder(variables);
+  const std::string name = concat(place.stem().string().substr(0, 64), "-", hash.text());
+  const fs::path list = cache / (name + ".headers");
+  const auto program = [&](const std::string& headers) {
+    return cache / concat(name, "-", hash_of_headers(headers));
+  };
+  if (const auto headers = file_text(list)) {
+    if (::access(program(*headers).c_str(), X_OK) == 0) return program(*headers).string();
+  }
+
+  sweep(cache);
+  const WorkFolder work(cache);
+  const fs::path output = work.path() / "program";
+  command.insert(command.end(), {"-o", output.string(), "-MMD", "-MF", (work.path() / "rule").string()});
+  const auto start = std::chrono::steady_clock::now();
+  compile(command, source, flags, variables);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const std::string headers = headers_of_rule(file_text(work.path() / "rule").value_or(""));
+  std::ofstream(work.path() / "headers") << headers;
+  fs::rename(output, program(headers));
+  fs::rename(work.path() / "headers", list);
+  if (!quiet) {
+    char line[64];
+    std::snprintf(line, sizeof line, "compiled in %.1f s", seconds);
+    std::cerr << "accel: " << source << " " << line << "\n";
+  }
+  return program(headers).string();
+}
+
+}  // namespace accelerate::cli

@@ -1,0 +1,113 @@
+// `accel launch train.cpp`: compiled once, shown errors, started with the rest of the words.
+#include "launch_test_support.h"
+#include "launcher/build_flags.h"
+#include "test_support.h"
+
+using namespace accelerate::testing;
+using accelerate::concat;
+
+namespace {
+
+constexpr const char* kProgram = R"(#include <accelerate/core/strings.h>
+#include <cstdio>
+#include "answer.h"
+int main(int argc, char** argv) {
+  std::printf("%s\n", accelerate::concat("answer ", kAnswer, " to ", argc > 1 ? argv[1] : "").c_str());
+})";
+
+// A folder with a program, and a cache of its own.
+struct Project {
+  TempDir dir;
+  std::vector<std::pair<std::string, std::string>> environment = {
+      {"XDG_CACHE_HOME", dir / "cache"}, {"CXXFLAGS", "-O0"}, {"CUDA_VISIBLE_DEVICES", "-1"}};
+
+  explicit Project(const std::string& source = kProgram) {
+    write_file(dir / "my program.cpp", source);
+    write_file(dir / "answer.h", "constexpr int kAnswer = 42;\n");
+  }
+  std::string source() const { return dir / "my program.cpp"; }
+  AccelRun launch(std::vector<std::string> flags = {}) const {
+    flags.insert(flags.begin(), {"launch", "--cpu", "--num_processes", "1"});
+    flags.insert(flags.end(), {source(), "everything"});
+    return AccelRun(flags, {.environment = environment});
+  }
+  // Runs it; true if the compiler was needed.
+  bool compiles(const std::string& printed, const std::vector<std::string>& flags = {}) const {
+    AccelRun run = launch(flags);
+    CHECK(run.finish() == 0);
+    INFO(run.err());
+    CHECK(run.out() == printed + "\n");
+    return AccelRun::count_in(run.err(), " compiled in ") == 1;
+  }
+  size_t cached() const {
+    size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(dir / "cache/accelerate/programs")) {
+      CHECK_FALSE(entry.path().filename().string().starts_with("tmp-"));
+      count += entry.path().extension() != ".headers" ? 1 : 0;
+    }
+    return count;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("words of a command line are split as a shell does", "[launcher]") {
+  using Words = std::vector<std::string>;
+  CHECK(accelerate::cli::split_words("").empty());
+  CHECK(accelerate::cli::split_words("  -O2\t-g\n") == Words{"-O2", "-g"});
+  CHECK(accelerate::cli::split_words(R"(-DX='a b' "c d"e f\ g '')") == Words{"-DX=a b", "c de", "f g", ""});
+}
+
+TEST_CASE("a source is compiled once and again when anything changes", "[launcher]") {
+  Project project;
+  CHECK(project.compiles("answer 42 to everything"));
+  CHECK_FALSE(project.compiles("answer 42 to everything"));
+  write_file(project.dir / "answer.h", "constexpr int kAnswer = 7;\n");
+  CHECK(project.compiles("answer 7 to everything"));
+  write_file(project.dir / "answer.h", "constexpr int kAnswer = 42;\n");
+  CHECK_FALSE(project.compiles("answer 42 to everything"));
+  CHECK(project.compiles("answer 42 to everything", {"--cxxflags", "-DOTHER='a b'"}));
+  write_file(project.source(), std::string(kProgram) + "\n// changed\n");
+  CHECK(project.compiles("answer 42 to everything"));
+  CHECK_FALSE(project.compiles("answer 42 to everything"));
+  CHECK(project.cached() == 4);
+}
+
+TEST_CASE("two at once compile side by side", "[launcher]") {
+  const Project project;
+  AccelRun first = project.launch();
+  AccelRun second = project.launch();
+  CHECK(first.finish() == 0);
+  CHECK(second.finish() == 0);
+  CHECK(first.out() == "answer 42 to everything\n");
+  CHECK(second.out() == first.out());
+  CHECK(project.cached() == 1);
+}
+
+TEST_CASE("the compiler's errors are shown and nothing starts", "[launcher]") {
+  const Project project("int main() { return no_such_name; }\n");
+  AccelRun run = project.launch();
+  CHECK(run.finish() == 2);
+  CHECK(run.out().empty());
+  CHECK_THAT(run.err(), ContainsSubstring("no_such_name") && ContainsSubstring("my program.cpp:1") &&
+                            ContainsSubstring("was not compiled"));
+  CHECK(project.cached() == 0);
+}
+
+TEST_CASE("a missing source or compiler is said", "[launcher]") {
+  Project project;
+  AccelRun missing({"launch", project.dir / "none.cpp"});
+  CHECK(missing.finish() == 3);
+  CHECK_THAT(missing.err(), ContainsSubstring("none.cpp") && ContainsSubstring("No such file"));
+  std::filesystem::create_directories(project.dir / "folder.cc");
+  AccelRun folder({"launch", project.dir / "folder.cc"});
+  CHECK(folder.finish() == 3);
+  project.environment.emplace_back("CXX", "no-such-compiler -x");
+  AccelRun compiler = project.launch();
+  CHECK(compiler.finish() == 2);
+  CHECK_THAT(compiler.err(), ContainsSubstring("CXX is 'no-such-compiler -x'"));
+  // Nothing is compiled to show what would be started.
+  AccelRun dry = project.launch({"--dry_run"});
+  CHECK(dry.finish() == 0);
+  CHECK_THAT(dry.out(), ContainsSubstring("my program.cpp"));
+}
