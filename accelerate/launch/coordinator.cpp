@@ -162,7 +162,7 @@ void Coordinator::drop_silent(Clock::time_point now) {
     MachineMessage refused{.type = MessageType::kRefused};
     refused.code = kLostCode;
     refused.text = concat("the coordinator on host ", options_.host, " gave this machine up: ", how);
-    send(connection, refused, true);
+    send(connection, refused, true, false);
     lose(connection, how, now);
   }
 }
@@ -358,8 +358,8 @@ Coordinator::Clock::time_point Coordinator::next_tick() const {
   return next;
 }
 
-void Coordinator::send(Connection connection, MachineMessage message, bool close) {
-  outgoing_.push_back({connection, std::move(message), close});
+void Coordinator::send(Connection connection, MachineMessage message, bool close, bool linger) {
+  outgoing_.push_back({connection, std::move(message), close, linger});
 }
 
 void Coordinator::send_to_all(const MachineMessage& message) {

@@ -44,6 +44,7 @@ class Coordinator {
     Connection connection;
     std::optional<MachineMessage> message;
     bool close = false;  ///< after the message
+    bool linger = true;  ///< give the peer time to read it
   };
 
   Coordinator(CoordinatorOptions options, Clock::time_point now);
@@ -100,7 +101,7 @@ class Coordinator {
   std::string name(const Member& member) const;
   std::string missing_text() const;
   std::string master_address() const;
-  void send(Connection connection, MachineMessage message, bool close = false);
+  void send(Connection connection, MachineMessage message, bool close = false, bool linger = true);
   void send_to_all(const MachineMessage& message);
 
   CoordinatorOptions options_;

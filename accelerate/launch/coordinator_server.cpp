@@ -145,7 +145,8 @@ void CoordinatorServer::deliver() {
     if (item.message) peer.socket.send(encode(*item.message));
     if (item.close) {
       peer.closing = true;
-      peer.close_at = Clock::now() + kCloseTimeout;
+      // Who was silent for long will hardly read now.
+      peer.close_at = Clock::now() + (item.linger ? kCloseTimeout : milliseconds(0));
     }
   }
 }
