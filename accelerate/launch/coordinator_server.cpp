@@ -166,8 +166,8 @@ void CoordinatorServer::close_ended() {
     }
     const bool mute = !peer.closing && !coordinator_.is_member(id) && now >= peer.hello_until;
     const bool late = peer.closing && now >= peer.close_at;
-    const bool idle_at_end = coordinator_.finished() && !peer.closing;
-    at = peer.broken || mute || late || idle_at_end ? peers_.erase(at) : std::next(at);
+    const bool stranger_at_end = coordinator_.finished() && !coordinator_.is_member(id);
+    at = peer.broken || mute || late || stranger_at_end ? peers_.erase(at) : std::next(at);
   }
 }
 
