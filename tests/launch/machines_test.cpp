@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "launch_test_support.h"
@@ -377,4 +378,56 @@ TEST_CASE("the batch system's number of a machine is used and said", "[machines]
   CHECK(second.finish() == 0);
   CHECK(AccelRun::count_in(second.out(), "GROUP_RANK=1\n") == 2);
   CHECK_THAT(second.err(), ContainsSubstring("machine_rank 1 (from SLURM_NODEID)"));
+}
+
+TEST_CASE("machines number themselves by arrival, and go on with fewer", "[machines]") {
+  const std::string port = std::to_string(free_port());
+  const auto start = [&](const Words& script, const Words& flags) {
+    Words words = {"launch", "--cpu", "--nproc_per_node", "2", "--main_process_ip", "127.0.0.1"};
+    words.insert(words.end(), {"--main_process_port", port, "--last_call", "0.3", "--connect_timeout", "25"});
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.push_back(bin("rank_script"));
+    words.insert(words.end(), script.begin(), script.end());
+    return std::make_unique<AccelRun>(words);
+  };
+  SECTION("all of them") {
+    const auto first = start({"topology"}, {"--nnodes", "2"});
+    const auto second = start({"topology"}, {"--nnodes", "2"});
+    CHECK(first->finish() == 0);
+    CHECK(second->finish() == 0);
+    for (int rank = 0; rank < 4; ++rank)
+      CHECK_THAT(first->out() + second->out(),
+                 ContainsSubstring(concat("rank=", rank, "/4 local=", rank % 2)));
+  }
+  SECTION("one is lost, another comes") {
+    TempDir dir;
+    const Words flags = {"--nnodes", "1:3", "--max_restarts", "2"};
+    const Words script = {"topology", "await", dir / "go"};
+    const auto first = start(script, flags);
+    REQUIRE(first->wait_for("rank=1/2"));  // alone, after the last call
+    const auto second = start(script, flags);
+    REQUIRE(second->wait_for("joins at its next restart"));
+    const auto third = start(script, flags);
+    REQUIRE(third->wait_for("joins at its next restart"));
+    for (const pid_t pid : first->processes()) {
+      const std::string environment = '\0' + read_file(concat("/proc/", pid, "/environ"));
+      if (environment.find(concat('\0', "RANK=1", '\0')) != std::string::npos) ::kill(pid, SIGKILL);
+    }
+    REQUIRE(first->wait_for("/6 local=", 2));
+    REQUIRE(third->wait_for("/6 local=", 2));
+    third->signal(SIGKILL);
+    REQUIRE(first->wait_for("/4 local=", 2));
+    REQUIRE(second->wait_for("/4 local=", 2));
+    write_file(dir / "go", "");
+    CHECK(first->finish() == 0);
+    CHECK(second->finish() == 0);
+    CHECK_THAT(first->err(), ContainsSubstring("restart 1 of 2") && ContainsSubstring("restart 2 of 2") &&
+                                 ContainsSubstring("is lost"));
+    CHECK(third->nothing_left());
+  }
+  SECTION("flags that contradict") {
+    const auto run = start({"topology"}, {"--nnodes", "2", "--machine_rank", "1"});
+    CHECK(run->finish() == 2);
+    CHECK_THAT(run->err(), ContainsSubstring("--nnodes and --machine_rank exclude one another"));
+  }
 }
