@@ -28,7 +28,7 @@ void find_machine_rank(Config& config, const EnvVars& variables) {
     // mpirun numbers processes; with one on each machine these are the machines.
     if (name == variables::kOmpiRank && variables.get_int(variables::kOmpiLocalSize) != 1) continue;
     const auto rank = variables.get_int(name);
-    if (!rank) continue;
+    if (!rank || *rank < 0) continue;
     config.machine_rank = *rank;
     config.origins["machine_rank"] = {Origin::kDetected, name, 0};
     return;

@@ -98,6 +98,7 @@ void Coordinator::greet(Connection connection, const MachineMessage& hello, cons
                           .host = hello.host,
                           .reached_at = reached_at,
                           .own = own,
+                          .served = false,
                           .active = false,
                           .ended = false,
                           .last_seen = now};
@@ -114,8 +115,8 @@ void Coordinator::greet(Connection connection, const MachineMessage& hello, cons
 }
 
 void Coordinator::handle_signal(const Member& from, int number, Clock::time_point now) {
-  // Before the first start a machine that leaves is merely missing again, and may come back.
-  if (attempt_ < 0 && !from.own) return;
+  // A machine that leaves before it had any part is merely missing again, and may come back.
+  if (!from.served && !from.own) return;
   Cause cause{.machine = from.machine,
               .text = concat(name(from), " was stopped by ", signal_name(number)),
               .code = 128 + number,
@@ -281,7 +282,7 @@ void Coordinator::start_attempt(Clock::time_point now) {
   start.address = master_address();
   start.job = options_.job_id;
   for (auto& [connection, member] : members_) {
-    member.active = true;
+    member.served = member.active = true;
     member.ended = false;
     start.machine = member.machine;
     start.first_rank = int64_t{member.machine} * options_.local_processes;

@@ -71,6 +71,7 @@ class Coordinator {
     std::string host;
     std::string reached_at;
     bool own = false;
+    bool served = false;  ///< has had ranks in any attempt
     bool active = false;  ///< has ranks in the current attempt
     bool ended = false;   ///< they are all gone
     Clock::time_point last_seen;

@@ -1,5 +1,6 @@
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 
@@ -38,7 +39,11 @@ NetAddress address_to_listen_at(const MachinesPlan& machines) {
   if (found.empty()) {
     throw LaunchError({.what = concat("main_process_ip ", machines.address, " is not known: ", error)});
   }
-  const NetAddress& address = found.front();
+  // Other machines try all addresses of the name; IPv4 is what they are likeliest to have a way to.
+  const auto ipv4 = std::find_if(found.begin(), found.end(), [](const NetAddress& candidate) {
+    return candidate.storage.ss_family == AF_INET;
+  });
+  const NetAddress& address = ipv4 == found.end() ? found.front() : *ipv4;
   const bool meant = is_loopback(machines.address) || !address.loopback();
   if (meant) return address;
   // Many systems give their own name a loopback address, at which no other machine could reach us.

@@ -284,6 +284,8 @@ TEST_CASE("machines number themselves by arrival", "[coordinator]") {
                                                  "5 start 0: machine 0/2 rank 0/6 at 10.0.0.9:1000"});
     CHECK(bench.come(6, bench.hello(-1, "c")) ==
           Lines{"6 welcome", "6 status the job is running already; this machine joins at its next restart"});
+    // One that only waits may go without disturbing those that run.
+    CHECK(bench.send(6, MessageType::kSignal, 0, "", 2).empty());
     bench.coordinator.gone(4, "connection closed", bench.now);
     CHECK(bench.told() == Lines{"5 stop machine 1 (host b) is lost: connection lost: connection closed"});
     CHECK(bench.send(5, MessageType::kEnded, 0).size() == 2);

@@ -106,8 +106,15 @@ TEST_CASE("a job on two hosts", "[network]") {
   if (!may_try()) return;
   const TwoHosts hosts;
   if (!usable(hosts)) return;
-  const auto second = TwoHosts::start(1, {"connect", "topology"});
-  const auto first = TwoHosts::start(0, {"connect", "topology"});
+  TempDir dir;
+  Words script = {"connect", "topology", "touch", dir / "done"};
+  // Rank 0 holds the socket that the others connect to, so it may go last only.
+  for (int rank = 0; rank < 4; ++rank) {
+    script.push_back("await");
+    script.push_back(dir / concat("done.", rank));
+  }
+  const auto second = TwoHosts::start(1, script);
+  const auto first = TwoHosts::start(0, script);
   CHECK(first->finish() == 0);
   CHECK(second->finish() == 0);
   CHECK(first->err().empty());

@@ -24,7 +24,7 @@ TEST_CASE("launchers that do not fit are refused, and the job goes on", "[machin
   refused(job.words(0, script), "taken", "--main_process_port");
   refused(job.words(2, script, {"--rdzv_id", "other"}), "--rdzv_id", "another");
   Words more = job.words(2, script);
-  more[3] = "9";  // --num_processes
+  more[3] = std::to_string(9);  // --num_processes
   refused(more, "num_processes is 9", "6 (2 a machine)");
   AccelRun& third = job.start(2, script);
   for (AccelRun* run : {&first, &second, &third}) {
