@@ -60,9 +60,9 @@ std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars&
                        .got = join(*config.gpu_ids, ","),
                        .hint = visible.empty() ? "No CUDA device is visible here; use --cpu." : ""});
   }
-  const auto ranks = static_cast<size_t>(config.num_processes.value_or(1));
+  const auto ranks = static_cast<size_t>(config.num_processes.value_or(1) / config.num_machines);
   if (config.distributed_type == DistributedType::kMultiGpu && config.gpu_ids->size() < ranks) {
-    throw ConfigError({.what = concat("num_processes is ", ranks, ", but gpu_ids names ",
+    throw ConfigError({.what = concat(ranks, " processes on each machine, but gpu_ids names ",
                                       config.gpu_ids->size(), " devices (", join(*config.gpu_ids, ","), ")"),
                        .hint = "Name as many devices as processes."});
   }

@@ -19,6 +19,7 @@
 #include "launcher/compile.h"
 #include "launcher/devices.h"
 #include "launcher/launch_flags.h"
+#include "launcher/machines.h"
 #include "launcher/program.h"
 
 namespace accelerate::cli {
@@ -43,6 +44,7 @@ Config read_config(const LaunchFlagSet& given, const EnvVars& variables, std::ve
     sources.file = *found;
   }
   Config config = load_config(sources);
+  find_machine_rank(config, variables);
   problems = validate(config, ValidateFor::kLaunch);
   throw_if_errors(problems);
   return config;
@@ -72,7 +74,8 @@ LaunchPlan make_plan(const LaunchFlagSet& given, const Config& config, const Env
   const LaunchFlags& flags = given.flags();
   LaunchPlan plan;
   plan.base_environment = variables;
-  plan.num_processes = static_cast<int>(config.num_processes.value_or(1));
+  plan.num_processes = static_cast<int>(config.num_processes.value_or(1) / config.num_machines);
+  plan.machines = plan_machines(given, config, variables);
   plan.environment = config_variables(config);
   if (const auto devices = devices_of_ranks(config, variables)) {
     plan.environment[variables::kCudaVisibleDevices] = *devices;
@@ -88,24 +91,27 @@ LaunchPlan make_plan(const LaunchFlagSet& given, const Config& config, const Env
 }
 
 std::string port_text(const LaunchPlan& plan) {
+  if (plan.machines) {
+    return concat(plan.machines->port, " of ", plan.machines->address,
+                  "; the store's is chosen at the start");
+  }
   if (!plan.main_process_port) return "29500, or any free one if that is taken";
   return *plan.main_process_port == 0 ? "any free one" : std::to_string(*plan.main_process_port);
 }
 
 void print_plan(const LaunchPlan& plan, const Config& config) {
   std::cout << explain(config);
-  std::cout << "\n"
-            << plan.num_processes << (plan.num_processes == 1 ? " process" : " processes")
-            << " = 1 machine x " << plan.num_processes << "\n";
+  std::cout << "\n" << describe_machines(plan) << "\n";
   std::vector<std::string> words;
   if (!plan.program.empty()) words.push_back(shell_quote(plan.program));
   for (const std::string& argument : plan.arguments) words.push_back(shell_quote(argument));
   std::cout << "program: " << (words.empty() ? "(none given)" : join(words, " ")) << "\n";
   std::cout << "port: " << port_text(plan) << "\n";
+  const int port = plan.machines ? 0 : plan.main_process_port.value_or(29500);
+  const int machine = plan.machines ? plan.machines->machine_rank.value_or(0) : 0;
   for (int rank = 0; rank < plan.num_processes; ++rank) {
-    std::cout << "rank " << rank << ":";
-    for (const auto& [name, value] :
-         preview_rank_environment(plan, rank, plan.main_process_port.value_or(29500))) {
+    std::cout << "rank " << machine * plan.num_processes + rank << ":";
+    for (const auto& [name, value] : preview_rank_environment(plan, rank, port)) {
       std::cout << " " << name << "=" << shell_quote(value);
     }
     std::cout << "\n";
@@ -156,6 +162,7 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
     return 0;
   }
   say_how_to_use_more(config, given.flags());
+  if (plan.machines && !given.flags().quiet) say_machine_rank(config);
   return run(plan).exit_code;
 }
 

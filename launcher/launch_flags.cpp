@@ -1,6 +1,7 @@
 #include "launcher/launch_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "accelerate/config/schema.h"
 #include "accelerate/core/error.h"
@@ -10,6 +11,7 @@ namespace accelerate::cli {
 namespace {
 
 constexpr const char* kJob = "Job";
+constexpr const char* kMachines = "Several machines";
 constexpr const char* kProgram = "Starting and stopping";
 constexpr const char* kOutput = "Output";
 constexpr const char* kNoEffect = "";  // CLI11 leaves an empty group out of the help
@@ -38,6 +40,7 @@ std::string help_of(const KeyRow& row) {
 
 LaunchFlagSet::LaunchFlagSet(CLI::App& command) {
   add_own(command);
+  add_machines(command);
   add_schema(command);
 }
 
@@ -91,6 +94,68 @@ void LaunchFlagSet::add_own(CLI::App& command) {
   command.add_flag("-q,--quiet", flags_.quiet, "No lines of the launcher but errors")->group(kOutput);
 }
 
+void LaunchFlagSet::add_machines(CLI::App& command) {
+  const auto seconds = [&](const char* name, double& value, const char* help) {
+    command.add_option(name, value, help)
+        ->check(CLI::Range(0.05, 86400.0))
+        ->type_name("SECONDS")
+        ->group(kMachines);
+  };
+  command
+      .add_option("--nnodes", flags_.nnodes,
+                  "Machines that number themselves by arrival; with MIN the job goes on when some are lost")
+      ->type_name("[MIN:]MAX")
+      ->group(kMachines);
+  command
+      .add_option("--nproc_per_node", flags_.nproc_per_node, "With --nnodes: processes of each machine [1]")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->group(kMachines);
+  command
+      .add_option("--rdzv_id", flags_.rdzv_id,
+                  "Name of the job, the same on all machines; strangers are refused")
+      ->envname("ACCELERATE_RDZV_ID")
+      ->type_name("TEXT")
+      ->group(kMachines);
+  seconds("--connect_timeout", flags_.connect_timeout_s, "How long machines wait for one another [300]");
+  seconds("--heartbeat_timeout", flags_.heartbeat_timeout_s,
+          "Silence after which a machine is lost; that of machine 0 holds for all [5]");
+  seconds("--last_call", flags_.last_call_s, "How long a job that could start with fewer machines waits [3]");
+}
+
+void LaunchFlagSet::override_machines(std::vector<Override>& out) const {
+  if (flags_.nnodes.empty()) {
+    if (flags_.nproc_per_node == 0) return;
+    throw ConfigError({.what = "--nproc_per_node is for --nnodes",
+                       .hint = "Give --num_processes, those of all machines together."});
+  }
+  for (const Key& key : keys_) {
+    const bool contradicts = key.name == "num_machines" || key.name == "num_processes" ||
+                             key.name == "rdzv_backend" || key.name == "machine_rank";
+    if (!contradicts || key.option->count() == 0) continue;
+    throw ConfigError({.what = concat("--nnodes and --", key.name, " exclude one another"),
+                       .hint = "With --nnodes, give --nproc_per_node; machines number themselves."});
+  }
+  const int most = machine_range().second;
+  const int processes = most * std::max(1, flags_.nproc_per_node);
+  out.push_back({"num_machines", std::to_string(most)});
+  out.push_back({"num_processes", std::to_string(processes)});
+  out.push_back({"rdzv_backend", "c10d"});
+}
+
+std::pair<int, int> LaunchFlagSet::machine_range() const {
+  constexpr int64_t kMost = 100000;
+  const size_t colon = flags_.nnodes.find(':');
+  const auto most = parse_int(colon == std::string::npos ? flags_.nnodes : flags_.nnodes.substr(colon + 1));
+  const auto least = parse_int(flags_.nnodes.substr(0, colon));
+  if (!most || !least || *least < 1 || *most < *least || *most > kMost) {
+    throw ConfigError({.what = "--nnodes",
+                       .expected = "MIN:MAX or a number, such as 2:4",
+                       .got = concat("'", flags_.nnodes, "'")});
+  }
+  return {static_cast<int>(*least), static_cast<int>(*most)};
+}
+
 void LaunchFlagSet::add_schema(CLI::App& command) {
   for (const KeyRow& row : schema()) {
     const bool settable = row.slot != nullptr || row.type == ValueType::kBlock;
@@ -117,6 +182,7 @@ std::vector<Override> LaunchFlagSet::overrides() const {
   for (const Key& key : keys_) {
     if (key.option->count() > 0) out.push_back({key.name, key.text});
   }
+  override_machines(out);
   return out;
 }
 

@@ -27,6 +27,12 @@ struct LaunchFlags {
   double grace_period_s = 5;
   std::vector<std::string> env;  ///< "KEY=VALUE"
   std::string cxx_flags;         ///< for a program given as source
+  std::string nnodes;            ///< "MIN:MAX" or "N"; empty: not given
+  int nproc_per_node = 0;        ///< 0: not given
+  std::string rdzv_id;
+  double connect_timeout_s = 300;
+  double heartbeat_timeout_s = 5;
+  double last_call_s = 3;
 };
 
 /// Registers the flags above and one flag for every key of the schema, and hands back what was typed.
@@ -38,7 +44,10 @@ class LaunchFlagSet {
 
   const LaunchFlags& flags() const { return flags_; }
   /// Keys given on the command line, as text; the configuration parses them.
+  /// @throws ConfigError for a --nnodes that is none, or that contradicts other flags.
   std::vector<Override> overrides() const;
+  /// Least and most machines of --nnodes, which must have been given.
+  std::pair<int, int> machine_range() const;
   /// The variables of --env. @throws ConfigError for one without '=' or name.
   std::vector<std::pair<std::string, std::string>> environment() const;
 
@@ -50,6 +59,8 @@ class LaunchFlagSet {
   };
 
   void add_own(CLI::App& command);
+  void add_machines(CLI::App& command);
+  void override_machines(std::vector<Override>& out) const;
   void add_schema(CLI::App& command);
 
   LaunchFlags flags_;

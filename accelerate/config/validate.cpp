@@ -47,7 +47,6 @@ void check_values(const Config& config, ValidateFor purpose, Report& report) {
       report.unsupported(row.name, concat("not supported yet: ", row.name, " ", *text), {});
     }
     if (row.support != Support::kWorks || works(row, *text)) continue;
-    if (purpose == ValidateFor::kRank && row.name == "num_machines") continue;
     // Machines that do not exist need not find one another.
     if (row.name == "rdzv_backend" && (config.num_machines == 1 || purpose == ValidateFor::kRank)) continue;
     std::string hint = concat("Supported today: ", join(words_of(row.works), ", "), ".");

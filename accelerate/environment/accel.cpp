@@ -20,10 +20,13 @@ bool listens_on(int fd, int port) {
   int listening = 0;
   socklen_t bytes = sizeof listening;
   if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || listening == 0) return false;
-  sockaddr_in address{};
+  sockaddr_storage address{};
   bytes = sizeof address;
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return false;
-  return address.sin_family == AF_INET && ntohs(address.sin_port) == port;
+  if (address.ss_family == AF_INET)
+    return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port) == port;
+  return address.ss_family == AF_INET6 &&
+         ntohs(reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port) == port;
 }
 
 // The descriptor that the launcher left us, if it is one. Programs that a rank starts inherit the variable as

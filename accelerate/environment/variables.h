@@ -30,6 +30,9 @@ inline constexpr const char* kListenFd =
 inline constexpr const char* kTerminal = "ACCELERATE_TERMINAL";
 inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";
 
+// Set by Kubernetes operators and by many job scripts, for launchers rather than ranks.
+inline constexpr const char* kNodeRank = "NODE_RANK";
+
 // Threads and devices.
 inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";
 inline constexpr const char* kCudaVisibleDevices = "CUDA_VISIBLE_DEVICES";

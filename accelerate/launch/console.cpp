@@ -76,26 +76,31 @@ void Destination::flush() {
   pending_.clear();
 }
 
-Console::Console(const OutputOptions& options, int num_processes)
+Console::Console(const OutputOptions& options, int num_processes, int world_size)
     : options_(options),
       captures_(num_processes > 1 || !options.log_directory.empty()),
+      several_(world_size > 1),
       prints_(options.log_directory.empty() || options.tee),
       merges_(!prints_ || same_file(STDOUT_FILENO, STDERR_FILENO)),
       stdout_(STDOUT_FILENO),
       ranks_(static_cast<size_t>(num_processes)) {
   if (!same_file(STDOUT_FILENO, STDERR_FILENO)) stderr_ = std::make_unique<Destination>(STDERR_FILENO);
-  if (options.prefix && num_processes > 1) {
-    for (int rank = 0; rank < num_processes; ++rank) {
-      ranks_[static_cast<size_t>(rank)].prefix = concat("[rank ", rank, "] ");
-    }
+}
+
+void Console::renumber(int first_rank) {
+  if (first_rank_ == first_rank) return;
+  first_rank_ = first_rank;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (options_.prefix && several_)
+      ranks_[i].prefix = concat("[rank ", first_rank + static_cast<int>(i), "] ");
   }
-  if (!options.log_directory.empty()) open_logs(num_processes);
+  if (!options_.log_directory.empty()) open_logs();
 }
 
 Console::~Console() {
   if (!captures_ || !prints_) return;
   // One rank without prefix passes through unchanged, even a missing end of line.
-  if (ranks_.size() == 1) return;
+  if (ranks_.size() == 1 && !several_) return;
   for (Destination* destination : {&stdout_, stderr_.get()}) {
     if (destination == nullptr) continue;
     destination->close_line();
@@ -103,7 +108,7 @@ Console::~Console() {
   }
 }
 
-void Console::open_logs(int num_processes) {
+void Console::open_logs() {
   std::error_code error;
   std::filesystem::create_directories(options_.log_directory, error);
   if (error) {
@@ -111,20 +116,22 @@ void Console::open_logs(int num_processes) {
         {.what = concat("can't make the log directory ", options_.log_directory, ": ", error.message()),
          .hint = "Choose another with --log_dir."});
   }
-  for (int rank = 0; rank < num_processes; ++rank) {
-    const std::string path = log_path(rank);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const std::string path = log_path(static_cast<int>(rank));
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) {
       throw LaunchError({.what = concat("can't write the log file ", path, ": ", errno_text(errno)),
                          .hint = "Choose another directory with --log_dir."});
     }
-    ranks_[static_cast<size_t>(rank)].log.reset(fd);
+    ranks_[rank].log.reset(fd);
   }
 }
 
 std::string Console::log_path(int rank) const {
   if (options_.log_directory.empty()) return {};
-  return (std::filesystem::path(options_.log_directory) / concat("rank_", rank, ".log")).string();
+  return (std::filesystem::path(options_.log_directory) /
+          concat("rank_", first_rank_.value_or(0) + rank, ".log"))
+      .string();
 }
 
 void Console::write_log(Rank& rank, std::string_view bytes) {

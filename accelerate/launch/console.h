@@ -47,9 +47,16 @@ class Console {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// `num_processes` of this machine, of `world_size` in all. Ranks are counted from 0 in all methods; what
+  /// users see is counted from what renumber() says.
   /// @throws LaunchError when a log file can't be made.
-  Console(const OutputOptions& options, int num_processes);
+  Console(const OutputOptions& options, int num_processes, int world_size);
   ~Console();
+
+  /// The first rank of this machine, which decides prefixes and names of log files. Makes the log files anew
+  /// where it is another than before. To be called before any rank is started.
+  /// @throws LaunchError when a log file can't be made.
+  void renumber(int first_rank);
 
   /// True if the ranks' output has to come to us; otherwise they write to our own descriptors.
   bool captures() const { return captures_; }
@@ -101,11 +108,13 @@ class Console {
   const Destination& stderr_destination() const { return stderr_ ? *stderr_ : stdout_; }
   void print_piece(int rank, RankStream stream, std::string_view text, char end);
   void remember(Rank& rank, RankStream stream, std::string_view text, char end);
-  void open_logs(int num_processes);
+  void open_logs();
   void write_log(Rank& rank, std::string_view bytes);
 
   OutputOptions options_;
   bool captures_;
+  bool several_;  ///< ranks in the whole job
+  std::optional<int> first_rank_;
   bool prints_;
   bool merges_;
   bool log_failed_ = false;

@@ -16,14 +16,14 @@ namespace {
 constexpr const char* kForeign[] = {variables::kTorchElasticUseAgentStore, variables::kTorchElasticErrorFile,
                                     variables::kListenFd, variables::kTerminal};
 
-void set_rank_variables(const LaunchPlan& plan, const JobFacts& job, int rank, EnvVars& out) {
-  const std::string world = std::to_string(plan.num_processes);
+void set_rank_variables(const LaunchPlan& plan, const JobFacts& job, int local_rank, EnvVars& out) {
+  const int rank = job.first_rank + local_rank;
   out.set(variables::kRank, std::to_string(rank));
-  out.set(variables::kLocalRank, std::to_string(rank));
-  out.set(variables::kWorldSize, world);
-  out.set(variables::kLocalWorldSize, world);
-  out.set(variables::kGroupRank, "0");
-  out.set(variables::kGroupWorldSize, "1");
+  out.set(variables::kLocalRank, std::to_string(local_rank));
+  out.set(variables::kWorldSize, std::to_string(job.world_size));
+  out.set(variables::kLocalWorldSize, std::to_string(plan.num_processes));
+  out.set(variables::kGroupRank, std::to_string(job.machine));
+  out.set(variables::kGroupWorldSize, std::to_string(job.machines));
   out.set(variables::kMasterAddr, job.master_addr);
   out.set(variables::kMasterPort, std::to_string(job.master_port));
   out.set(variables::kTorchElasticRestartCount, std::to_string(job.restart_count));
@@ -36,25 +36,26 @@ void set_rank_variables(const LaunchPlan& plan, const JobFacts& job, int rank, E
   if (job.listen_fd && rank == kStoreRank) out.set(variables::kListenFd, std::to_string(*job.listen_fd));
 }
 
-EnvVars rank_variables(const LaunchPlan& plan, const JobFacts& job, int rank, int threads) {
+EnvVars rank_variables(const LaunchPlan& plan, const JobFacts& job, int local_rank, int threads) {
   EnvVars out = plan.base_environment;
   for (const char* name : kForeign) out.unset(name);
   out.set(variables::kOmpNumThreads, std::to_string(threads));
   for (const auto& [name, value] : plan.environment) out.set(name, value);
-  if (static_cast<size_t>(rank) < plan.rank_environment.size()) {
-    for (const auto& [name, value] : plan.rank_environment[static_cast<size_t>(rank)]) out.set(name, value);
+  if (static_cast<size_t>(local_rank) < plan.rank_environment.size()) {
+    for (const auto& [name, value] : plan.rank_environment[static_cast<size_t>(local_rank)])
+      out.set(name, value);
   }
   const bool shown = plan.output.log_directory.empty() || plan.output.tee;
   if (shown && ::isatty(STDOUT_FILENO) != 0) out.set(variables::kTerminal, "1");
-  set_rank_variables(plan, job, rank, out);
+  set_rank_variables(plan, job, local_rank, out);
   return out;
 }
 
 }  // namespace
 
-std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int rank,
+std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int local_rank,
                                           int threads) {
-  const EnvVars variables = rank_variables(plan, job, rank, threads);
+  const EnvVars variables = rank_variables(plan, job, local_rank, threads);
   std::vector<std::string> out;
   out.reserve(variables.values().size());
   for (const auto& [name, value] : variables.values()) out.push_back(name + "=" + value);
@@ -74,10 +75,22 @@ int threads_per_rank(const LaunchPlan& plan) {
   return std::max(1, physical_cores() / std::max(1, plan.num_processes));
 }
 
-std::map<std::string, std::string> preview_rank_environment(const LaunchPlan& plan, int rank, int port) {
-  const detail::JobFacts job{.job_id = {}, .master_addr = "127.0.0.1", .master_port = port, .listen_fd = {}};
+std::map<std::string, std::string> preview_rank_environment(const LaunchPlan& plan, int local_rank,
+                                                            int port) {
+  detail::JobFacts job{.job_id = {},
+                       .master_addr = "127.0.0.1",
+                       .master_port = port,
+                       .listen_fd = {},
+                       .world_size = plan.num_processes};
+  if (plan.machines) {
+    job.master_addr = plan.machines->address;
+    job.machine = plan.machines->machine_rank.value_or(0);
+    job.machines = plan.machines->max_machines;
+    job.first_rank = job.machine * plan.num_processes;
+    job.world_size = job.machines * plan.num_processes;
+  }
   std::map<std::string, std::string> out;
-  for (const std::string& entry : detail::rank_environment(plan, job, rank, threads_per_rank(plan))) {
+  for (const std::string& entry : detail::rank_environment(plan, job, local_rank, threads_per_rank(plan))) {
     const size_t equals = entry.find('=');
     const std::string name = entry.substr(0, equals);
     const auto before = plan.base_environment.values().find(name);

@@ -14,13 +14,19 @@ struct JobFacts {
   std::string master_addr;
   int master_port = 0;
   int restart_count = 0;
-  std::optional<int> listen_fd = std::nullopt;  ///< goes to the rank that serves the store
+  std::optional<int> listen_fd = std::nullopt;  ///< goes to the rank that serves the store, if it is ours
+  int machine = 0;
+  int machines = 1;
+  int first_rank = 0;  ///< of this machine
+  int world_size = 1;
 };
 
 /// Rank that inherits the listening socket.
 inline constexpr int kStoreRank = 0;
 
-/// "NAME=value" for everything rank `rank` gets. `threads` as threads_per_rank() says.
-std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int rank, int threads);
+/// "NAME=value" for everything that the rank number `local_rank` of this machine gets. `threads` as
+/// threads_per_rank() says.
+std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int local_rank,
+                                          int threads);
 
 }  // namespace accelerate::detail

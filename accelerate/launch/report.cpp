@@ -19,10 +19,6 @@ std::string was(const std::vector<int>& ranks) {
   return ranks.size() == 1 ? " was " : " were ";
 }
 
-std::string seconds(std::chrono::milliseconds duration) {
-  return concat(static_cast<double>(duration.count()) / 1000.0, " s");
-}
-
 std::string likely_cause(const WaitStatus& status) {
   if (status.signal == SIGKILL) return " (maybe out of memory)";
   if (status.signal == SIGBUS) return " (maybe /dev/shm is full)";
@@ -33,10 +29,24 @@ std::string likely_cause(const WaitStatus& status) {
 
 }  // namespace
 
+std::string seconds_text(std::chrono::milliseconds duration) {
+  return concat(static_cast<double>(duration.count()) / 1000.0, " s");
+}
+
+std::string describe_end(const RankFailure& failure) {
+  return concat("rank ", failure.rank, " (pid ", failure.pid, ") ", failure.status.describe(),
+                likely_cause(failure.status));
+}
+
+std::string describe_peer_stop(const PeerStop& stop, const std::vector<int>& ranks,
+                               std::chrono::milliseconds grace) {
+  return concat(stop.why, ": stopping ", name_ranks(ranks), " within ", seconds_text(grace));
+}
+
 std::string describe_failure(const Supervisor::Outcome& outcome, const Console& console) {
   const RankFailure& failure = *outcome.failure;
   std::string out;
-  const std::vector<std::string> errors = console.unseen_errors(failure.rank);
+  const std::vector<std::string> errors = console.unseen_errors(failure.local_rank);
   if (!errors.empty()) {
     out += concat("last errors of rank ", failure.rank, ":\n");
     for (const std::string& line : errors) out += concat("  ", line, "\n");
@@ -49,23 +59,24 @@ std::string describe_failure(const Supervisor::Outcome& outcome, const Console& 
   if (!outcome.stopped.empty()) {
     out += concat("; ", name_ranks(outcome.stopped), was(outcome.stopped), "stopped");
   }
-  if (const std::string log = console.log_path(failure.rank); !log.empty()) out += concat("; see ", log);
+  if (const std::string log = console.log_path(failure.local_rank); !log.empty())
+    out += concat("; see ", log);
   return out;
 }
 
 std::string describe_stop(int signal_number, const std::vector<int>& ranks, std::chrono::milliseconds grace) {
   std::string out =
-      concat(signal_name(signal_number), ": stopping ", name_ranks(ranks), " within ", seconds(grace));
+      concat(signal_name(signal_number), ": stopping ", name_ranks(ranks), " within ", seconds_text(grace));
   if (signal_number == SIGINT) out += " (again to kill at once)";
   return out;
 }
 
 std::string describe_late(const std::vector<int>& ranks, std::chrono::milliseconds grace) {
-  return concat(name_ranks(ranks), " still ran after ", seconds(grace), ": killed");
+  return concat(name_ranks(ranks), " still ran after ", seconds_text(grace), ": killed");
 }
 
 std::string describe_restart(int restart, int max_restarts, std::chrono::milliseconds delay) {
-  return concat("restart ", restart, " of ", max_restarts, " of all ranks in ", seconds(delay));
+  return concat("restart ", restart, " of ", max_restarts, " of all ranks in ", seconds_text(delay));
 }
 
 }  // namespace accelerate::detail

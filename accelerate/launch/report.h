@@ -22,6 +22,16 @@ std::string describe_stop(int signal_number, const std::vector<int>& ranks, std:
 /// "ranks 0 and 1 still ran after 5 s: killed".
 std::string describe_late(const std::vector<int>& ranks, std::chrono::milliseconds grace);
 
+/// "rank 1 (pid 4711) killed by SIGKILL (maybe out of memory)".
+std::string describe_end(const RankFailure& failure);
+
+/// "machine 1 (host H) was stopped by SIGINT: stopping ranks 0 and 1 within 5 s".
+std::string describe_peer_stop(const PeerStop& stop, const std::vector<int>& ranks,
+                               std::chrono::milliseconds grace);
+
+/// "0.3 s".
+std::string seconds_text(std::chrono::milliseconds duration);
+
 /// "restart 1 of 3 in 0.2 s".
 std::string describe_restart(int restart, int max_restarts, std::chrono::milliseconds delay);
 

@@ -1,16 +1,13 @@
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <array>
 
 #include "accelerate/core/error.h"
-#include "accelerate/core/shared_memory_names.h"
 #include "accelerate/core/strings.h"
 #include "accelerate/environment/reading.h"
+#include "accelerate/launch/listen_socket.h"
 #include "accelerate/launch/report.h"
+#include "accelerate/launch/run_support.h"
 #include "accelerate/launch/supervisor.h"
 
 namespace accelerate {
@@ -24,54 +21,6 @@ using detail::Supervisor;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kMaxRestartDelay{30000};
-
-// A closed terminal or pipe must not kill the launcher before it has stopped its ranks.
-class IgnoreSigpipe {
- public:
-  IgnoreSigpipe() {
-    struct sigaction action {};
-    action.sa_handler = SIG_IGN;
-    ::sigaction(SIGPIPE, &action, &before_);
-  }
-  ~IgnoreSigpipe() { ::sigaction(SIGPIPE, &before_, nullptr); }
-  IgnoreSigpipe(const IgnoreSigpipe&) = delete;
-  IgnoreSigpipe& operator=(const IgnoreSigpipe&) = delete;
-
- private:
-  struct sigaction before_ {};
-};
-
-// Removes what the job leaves in /dev/shm, however run() ends.
-class SharedMemorySweep {
- public:
-  explicit SharedMemorySweep(const std::string& job_id) : prefix_(shared_memory_prefix(job_id)) {}
-  ~SharedMemorySweep() { sweep(); }
-  SharedMemorySweep(const SharedMemorySweep&) = delete;
-  SharedMemorySweep& operator=(const SharedMemorySweep&) = delete;
-  void sweep() const { remove_shared_memory(prefix_.c_str()); }
-
- private:
-  std::string prefix_;
-};
-
-std::vector<int> signals_to_handle() {
-  std::vector<int> out = {SIGINT, SIGTERM, SIGQUIT};
-  // nohup asks for SIGHUP to be ignored. SIGINT is taken even so: a shell ignores it for every background
-  // job.
-  struct sigaction hangup {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) out.push_back(SIGHUP);
-  return out;
-}
-
-// Three descriptors a rank and a few of our own.
-void raise_descriptor_limit(int num_processes) {
-  rlimit limit{};
-  const rlim_t needed = 3 * static_cast<rlim_t>(num_processes) + 64;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-  limit.rlim_cur = std::min(limit.rlim_max, needed);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 // True if a signal came meanwhile; it is then in `outcome`.
 bool wait_before_restart(SignalPipe* signals, milliseconds delay, Supervisor::Outcome& outcome) {
@@ -116,16 +65,18 @@ LaunchResult run(const LaunchPlan& plan) {
     throw LaunchError(
         {.what = "num_processes", .expected = "at least 1", .got = std::to_string(plan.num_processes)});
   }
-  raise_descriptor_limit(plan.num_processes);
-  const IgnoreSigpipe ignore_sigpipe;
+  if (plan.machines) return detail::run_on_machines(plan);
+  detail::raise_descriptor_limit(plan.num_processes);
+  const detail::IgnoreSigpipe ignore_sigpipe;
   const std::string job_id = plan.job_id.empty() ? detail::random_id() : plan.job_id;
-  const SharedMemorySweep shared_memory(job_id);
-  Console console(plan.output, plan.num_processes);
+  const detail::SharedMemorySweep shared_memory(job_id);
+  Console console(plan.output, plan.num_processes, plan.num_processes);
+  console.renumber(0);
   ListenSocket socket = detail::open_listen_socket(plan.main_process_port);
   if (!socket.note.empty()) console.inform(socket.note);
 
   std::optional<SignalPipe> signals;
-  if (plan.handle_signals) signals.emplace(signals_to_handle());
+  if (plan.handle_signals) signals.emplace(detail::signals_to_handle());
   SignalPipe* const signal_source = signals ? &*signals : nullptr;
   Guardian guardian(plan.num_processes, job_id);
   const int threads = threads_per_rank(plan);
@@ -133,7 +84,13 @@ LaunchResult run(const LaunchPlan& plan) {
   milliseconds delay = plan.restart_delay;
   for (int restarts = 0;; ++restarts) {
     Supervisor supervisor(plan, console, guardian, signal_source);
-    supervisor.start(job_id, socket, restarts, threads);
+    supervisor.start({.job_id = job_id,
+                      .master_addr = "127.0.0.1",
+                      .master_port = socket.port,
+                      .restart_count = restarts,
+                      .listen_fd = socket.fd.get(),
+                      .world_size = plan.num_processes},
+                     threads);
     // Rank 0 alone holds the port from here on, unless another attempt may need it.
     if (restarts == plan.max_restarts) socket.fd.reset();
     Supervisor::Outcome outcome = supervisor.watch();

@@ -42,16 +42,17 @@ bool lost_its_peers(const WaitStatus& status) {
 
 }  // namespace
 
-Supervisor::Supervisor(const LaunchPlan& plan, Console& console, Guardian& guardian, SignalPipe* signals)
-    : plan_(plan), console_(console), guardian_(guardian), signals_(signals), buffer_(kReadBytes) {}
+Supervisor::Supervisor(const LaunchPlan& plan, Console& console, Guardian& guardian, SignalPipe* signals,
+                       PeerMachines* peers)
+    : plan_(plan),
+      console_(console),
+      guardian_(guardian),
+      signals_(signals),
+      peers_(peers),
+      buffer_(kReadBytes) {}
 
-void Supervisor::start(const std::string& job_id, const ListenSocket& socket, int restart_count,
-                       int threads) {
-  const JobFacts job{.job_id = job_id,
-                     .master_addr = "127.0.0.1",
-                     .master_port = socket.port,
-                     .restart_count = restart_count,
-                     .listen_fd = socket.fd.get()};
+void Supervisor::start(const JobFacts& job, int threads) {
+  first_rank_ = job.first_rank;
   const ChildOutput output = console_.captures() ? ChildOutput::kPipe : ChildOutput::kInherit;
   // A terminal can't be shared: a rank is a background process group, which reading would stop.
   const bool stdin_usable = ::isatty(STDIN_FILENO) == 0 && ::fcntl(STDIN_FILENO, F_GETFD) != -1;
@@ -62,27 +63,31 @@ void Supervisor::start(const std::string& job_id, const ListenSocket& socket, in
                          .environment = rank_environment(plan_, job, rank, threads),
                          .working_directory = plan_.working_directory,
                          .inherited_fds = {},
-                         .inherit_stdin = rank == 0 && stdin_usable,
+                         .inherit_stdin = job.first_rank + rank == 0 && stdin_usable,
                          .standard_output = output,
                          .standard_error = console_.merges() ? ChildOutput::kMerge : output,
                          .keep_ignored = {SIGHUP}};
-    if (rank == kStoreRank) options.inherited_fds = {socket.fd.get()};
+    const bool serves_store = job.listen_fd && job.first_rank + rank == kStoreRank;
+    if (serves_store) options.inherited_fds = {*job.listen_fd};
     ranks_.push_back({.process = spawn(options), .status = std::nullopt});
     guardian_.watch(ranks_.back().process.pid());
   }
 }
 
 Supervisor::Outcome Supervisor::watch() {
-  while (!all_gone()) {
+  while (!all_gone() || waits_for_culprit()) {
     wait_for_events();
     if (signals_ != nullptr) {
       while (const auto number = signals_->next()) handle_signal(*number);
     }
+    if (peers_ != nullptr) {
+      while (const auto stop = peers_->next_stop()) stop_for_peer(*stop);
+    }
     reap();
     run_timers();
     check_groups();
-    if (all_reaped() && secondary_) blame(*secondary_);
-    if (all_reaped() && !stopping_ && !all_gone()) {
+    if (all_reaped() && secondary_ && !waits_for_culprit()) blame(*secondary_);
+    if (all_reaped() && !stopping_ && !waits_for_culprit() && !all_gone()) {
       const auto now = Clock::now();
       begin_stop({{now, SIGTERM}, {now + std::min(kLeftoverGrace, plan_.grace_period), SIGKILL}});
     }
@@ -97,6 +102,7 @@ Supervisor::Outcome Supervisor::watch() {
 void Supervisor::wait_for_events() {
   polled_.clear();
   if (signals_ != nullptr) polled_.push_back({signals_->fd(), POLLIN, 0});
+  if (peers_ != nullptr) polled_.push_back({peers_->fd(), POLLIN, 0});
   const size_t first_output = polled_.size();
   // poll() passes over negative descriptors, so the places stay fixed: per rank pidfd, stdout, stderr.
   for (Rank& rank : ranks_) {
@@ -191,13 +197,15 @@ void Supervisor::blame(int rank) {
   secondary_.reset();
   if (outcome_.failure || outcome_.stopped_by_signal) return;
   const Rank& failed = ranks_[static_cast<size_t>(rank)];
-  outcome_.failure = RankFailure{.rank = rank, .pid = failed.process.pid(), .status = *failed.status};
+  outcome_.failure = RankFailure{
+      .rank = first_rank_ + rank, .local_rank = rank, .pid = failed.process.pid(), .status = *failed.status};
+  if (peers_ != nullptr) peers_->tell_failure(*outcome_.failure);
   outcome_.stopped = still_running();
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].status && ranks_[i].status->success()) outcome_.left_before.push_back(static_cast<int>(i));
+    if (ranks_[i].status && ranks_[i].status->success())
+      outcome_.left_before.push_back(first_rank_ + static_cast<int>(i));
   }
-  const auto now = Clock::now();
-  begin_stop({{now, SIGTERM}, {now + plan_.grace_period, SIGKILL}});
+  begin_stop(stop_steps(SIGTERM));
 }
 
 void Supervisor::run_timers() {
@@ -234,7 +242,9 @@ void Supervisor::send_to_all(int signal_number) {
 
 void Supervisor::handle_signal(int number) {
   // A job that has failed is being stopped already and keeps its own exit code.
-  const bool again = outcome_.stopped_by_signal.has_value() || outcome_.failure.has_value();
+  const bool again =
+      outcome_.stopped_by_signal.has_value() || outcome_.failure.has_value() || outcome_.stopped_by_peer;
+  if (peers_ != nullptr) peers_->tell_signal(number);
   if (!again) return stop_by_signal(number);
   outcome_.interrupted = true;
   if (number != SIGINT && number != SIGQUIT) return;
@@ -248,13 +258,29 @@ void Supervisor::stop_by_signal(int number) {
   secondary_.reset();
   const bool already_stopping = stopping_;
   if (!already_stopping) console_.inform(describe_stop(number, still_running(), plan_.grace_period));
+  begin_stop(stop_steps(number));
+}
+
+void Supervisor::stop_for_peer(const PeerStop& stop) {
+  if (outcome_.stopped_by_signal || outcome_.failure || outcome_.stopped_by_peer) return;
+  outcome_.stopped_by_peer = true;
+  secondary_.reset();
+  outcome_.stopped = still_running();
+  if (stop.signal != 0 && !outcome_.stopped.empty())
+    console_.inform(describe_peer_stop(stop, outcome_.stopped, plan_.grace_period));
+  begin_stop(stop_steps(stop.signal != 0 ? stop.signal : SIGTERM));
+}
+
+std::deque<Supervisor::StopStep> Supervisor::stop_steps(int signal_number) const {
   const auto now = Clock::now();
   const auto end = now + plan_.grace_period;
-  if (number == SIGTERM) {
-    begin_stop({{now, SIGTERM}, {end, SIGKILL}});
-  } else {
-    begin_stop({{now, number}, {now + plan_.grace_period / 2, SIGTERM}, {end, SIGKILL}});
-  }
+  if (signal_number == SIGTERM) return {{now, SIGTERM}, {end, SIGKILL}};
+  return {{now, signal_number}, {now + plan_.grace_period / 2, SIGTERM}, {end, SIGKILL}};
+}
+
+// Where all ranks of this machine lost their peers, the one that is to blame is on another.
+bool Supervisor::waits_for_culprit() const {
+  return peers_ != nullptr && secondary_ && !stopping_;
 }
 
 void Supervisor::check_groups() {
@@ -276,7 +302,7 @@ bool Supervisor::all_reaped() const {
 std::vector<int> Supervisor::still_running() const {
   std::vector<int> out;
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (!ranks_[i].status) out.push_back(static_cast<int>(i));
+    if (!ranks_[i].status) out.push_back(first_rank_ + static_cast<int>(i));
   }
   return out;
 }

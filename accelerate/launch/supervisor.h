@@ -12,10 +12,27 @@
 #include "accelerate/launch/console.h"
 #include "accelerate/launch/guardian.h"
 #include "accelerate/launch/launch_plan.h"
-#include "accelerate/launch/listen_socket.h"
+#include "accelerate/launch/rank_environment.h"
 #include "accelerate/launch/signal_pipe.h"
 
 namespace accelerate::detail {
+
+/// Why the ranks of this machine have to stop although nothing happened to them.
+struct PeerStop {
+  std::string why;
+  int signal = 0;  ///< that another machine's launcher got; 0: something failed there
+};
+
+/// The rest of the job, as the supervisor of this machine's ranks sees it.
+class PeerMachines {
+ public:
+  virtual ~PeerMachines() = default;
+  /// Readable when next_stop() should be asked.
+  virtual int fd() const = 0;
+  virtual std::optional<PeerStop> next_stop() = 0;
+  virtual void tell_failure(const RankFailure& failure) = 0;
+  virtual void tell_signal(int number) = 0;
+};
 
 /// Looks after the ranks of one attempt, from the first fork until none of their processes is left. One event
 /// loop waits on everything: ends of ranks (pidfd), signals, output, and the next deadline.
@@ -27,15 +44,17 @@ class Supervisor {
     std::optional<RankFailure> failure;
     std::vector<int> left_before;  ///< ranks that had ended with 0 when the failing one failed
     std::vector<int> stopped;      ///< ranks that were still running when the rest was stopped
+    bool stopped_by_peer = false;  ///< another machine was the reason
     std::optional<int> stopped_by_signal;
     bool interrupted = false;     ///< a signal came after the failure, while the rest was being stopped
     std::vector<int> unkillable;  ///< ranks that even SIGKILL did not end
   };
 
-  Supervisor(const LaunchPlan& plan, Console& console, Guardian& guardian, SignalPipe* signals);
+  Supervisor(const LaunchPlan& plan, Console& console, Guardian& guardian, SignalPipe* signals,
+             PeerMachines* peers = nullptr);
 
   /// @throws LaunchError when the program can't be executed; the ranks started until then are killed.
-  void start(const std::string& job_id, const ListenSocket& socket, int restart_count, int threads);
+  void start(const JobFacts& job, int threads);
   Outcome watch();
 
  private:
@@ -61,6 +80,9 @@ class Supervisor {
   void run_timers();
   void begin_stop(std::deque<StopStep> steps);
   void stop_by_signal(int number);
+  void stop_for_peer(const PeerStop& stop);
+  std::deque<StopStep> stop_steps(int signal_number) const;
+  bool waits_for_culprit() const;
   void send_to_all(int signal_number);
   void check_groups();
   bool all_gone() const;
@@ -71,6 +93,8 @@ class Supervisor {
   Console& console_;
   Guardian& guardian_;
   SignalPipe* signals_;  ///< none: signals are the caller's business
+  PeerMachines* peers_;  ///< none: this machine is all
+  int first_rank_ = 0;   ///< of this machine; `ranks_` counts from 0, and what is told to others from here
 
   std::vector<Rank> ranks_;
   std::vector<pollfd> polled_;

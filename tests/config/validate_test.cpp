@@ -50,6 +50,12 @@ TEST_CASE("what works today has no errors") {
             cpu_box()},
            {kCpu + "num_processes: 2\ngradient_accumulation_steps: 8\nnum_machines: 1\nmachine_rank: 0\n",
             cpu_box()},
+           {kCpu + "num_processes: 4\nnum_machines: 2\nmachine_rank: 1\nmain_process_ip: node0\n"
+                   "main_process_port: 29500\nsame_network: true\nrdzv_backend: static\n",
+            cpu_box()},
+           {kCpu + "num_processes: 2\nnum_machines: 2\nmain_process_ip: node0\nrdzv_backend: c10d\n",
+            cpu_box()},
+           {kGpu + "num_processes: 4\nnum_machines: 2\nmain_process_ip: node0\ngpu_ids: 0,1\n", gpu_box(2)},
            {kGpu + "num_processes: 2\n", gpu_box(2)},
            {kGpu + "num_processes: 2\ngpu_ids: 1,3\n", gpu_box(4)}}) {
     const Checked found = checked(text, machine);
@@ -139,7 +145,8 @@ TEST_CASE("what is not there yet is refused by name, when asked for") {
   refused("distributed_type: XLA\nnum_processes: 2\n", "distributed_type XLA");
   refused("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: NO\n",
           "compute_environment AMAZON_SAGEMAKER");
-  refused(kCpu + "num_processes: 4\nnum_machines: 2\nmain_process_ip: 10.0.0.1\n", "num_machines 2");
+  refused(kCpu + "num_processes: 4\nnum_machines: 2\nmain_process_ip: 10.0.0.1\nrdzv_backend: etcd\n",
+          "rdzv_backend etcd");
   refused(kCpu + "num_processes: 2\nenable_cpu_affinity: true\n", "enable_cpu_affinity true");
   refused(kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /h\n",
           "mpirun_config.mpirun_hostfile /h");

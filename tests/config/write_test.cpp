@@ -175,8 +175,9 @@ TEST_CASE("the ready files load, and fit the machine that they are for") {
     expect("single.yaml", DistributedType::kNo, 1);
     expect("multi_cpu_2.yaml", DistributedType::kMultiCpu, 2);
     expect("multi_cpu_4.yaml", DistributedType::kMultiCpu, 4);
+    expect("multi_cpu_2_machines.yaml", DistributedType::kMultiCpu, 8);
     expect("multi_gpu_8.yaml", DistributedType::kMultiGpu, 8);
     CHECK(read_file(entry.path()).starts_with("# "));
   }
-  CHECK(count >= 4);
+  CHECK(count >= 5);
 }

@@ -86,6 +86,21 @@ TEST_CASE("counts that do not fit are refused before anything starts", "[launche
   check_refused({"launch", "--cpu", "--num_processes", "100000", program}, 2, {"100000 processes"});
   check_refused({"launch", "--cpu", "--num_processes", "2", "--num_machines", "2", program}, 2,
                 {"num_machines"});
+  const auto machines = [&](std::vector<std::string> flags, const std::vector<std::string>& said) {
+    flags.insert(flags.begin(), {"launch", "--cpu"});
+    flags.push_back(program);
+    check_refused(flags, 2, said);
+  };
+  machines({"--num_processes", "2", "--num_machines", "2"}, {"main_process_ip"});
+  machines({"--num_processes", "1", "--num_machines", "2", "--main_process_ip", "a"}, {"1 process", "2"});
+  machines({"--num_processes", "3", "--num_machines", "2", "--main_process_ip", "a"}, {"3 processes", "2"});
+  machines({"--num_processes", "4", "--num_machines", "2", "--main_process_ip", "a", "--machine_rank", "5"},
+           {"machine_rank", "5", "2"});
+  machines(
+      {"--num_processes", "4", "--num_machines", "2", "--main_process_ip", "a", "--main_process_port", "0"},
+      {"main_process_port"});
+  machines({"--nnodes", "3:2", "--main_process_ip", "a"}, {"--nnodes", "3:2"});
+  machines({"--nproc_per_node", "2"}, {"--nnodes"});
   check_refused({"launch", "--num_cpu_threads_per_process", "0", program}, 2,
                 {"num_cpu_threads_per_process"});
   check_refused({"launch", "--env", "novalue", program}, 2, {"KEY=VALUE", "novalue"});
@@ -157,6 +172,15 @@ TEST_CASE("a dry run starts nothing and explains everything", "[launcher]") {
                  ContainsSubstring("rank 1:") && ContainsSubstring("RANK=1") &&
                  ContainsSubstring("MASTER_PORT=1234") && ContainsSubstring("A='b c'"));
   CHECK_FALSE(std::filesystem::exists(dir / "started.0"));
+  AccelRun machines({"launch", "--dry-run", "--cpu", "--num_processes", "8", "--num_machines", "2",
+                     "--main_process_ip", "10.0.0.1", bin("rank_script")},
+                    {.environment = {{"SLURM_NODEID", "1"}}});
+  CHECK(machines.finish() == 0);
+  CHECK_THAT(machines.out(), ContainsSubstring("8 processes = 2 machines x 4") &&
+                                 ContainsSubstring("rank 7:") &&
+                                 ContainsSubstring("GROUP_RANK=1 GROUP_WORLD_SIZE=2") &&
+                                 ContainsSubstring("LOCAL_RANK=3 LOCAL_WORLD_SIZE=4 MASTER_ADDR=10.0.0.1") &&
+                                 ContainsSubstring("detected: SLURM_NODEID"));
   // Without a program it shows the configuration alone.
   AccelRun bare({"launch", "--dry_run", "--cpu"});
   CHECK(bare.finish() == 0);

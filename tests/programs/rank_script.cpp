@@ -10,9 +10,12 @@
 //   sleep          for ever                         stdin        copies standard input
 //   shm            leaves a shared-memory segment of the job behind
 //   child          starts a child that ignores SIGTERM and SIGINT and sleeps for ever
+//   connect        to MASTER_ADDR and MASTER_PORT, and says so
 //   topology       what detect_topology() says      nested       starts itself with "topology"
 #include <fcntl.h>
+#include <netdb.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -108,6 +111,21 @@ void nested(const char* self) {
   if (std::system(command.c_str()) != 0) throw std::runtime_error("the nested program failed");
 }
 
+// As the ranks of a real job reach rank 0's store.
+void connect_to_store() {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string host = variable("MASTER_ADDR");
+  const std::string port = variable("MASTER_PORT");
+  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) throw std::runtime_error(host);
+  const int fd = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (::connect(fd, found->ai_addr, found->ai_addrlen) != 0) throw std::runtime_error(host + ":" + port);
+  ::close(fd);
+  ::freeaddrinfo(found);
+  write_out(1, "connected to " + host + "\n");
+}
+
 // "@1" or "@1#0" does not apply to this rank or attempt.
 bool excluded(const std::string& condition) {
   const auto parts = accelerate::split(condition.substr(1), '#');
@@ -132,12 +150,13 @@ void run_command(const std::string& command, const std::string& argument, const 
   if (command == "shm")
     make_file("/dev/shm/" + accelerate::shared_memory_prefix(variable("ACCELERATE_JOB_ID")) + "0");
   if (command == "child") start_child();
+  if (command == "connect") connect_to_store();
   if (command == "topology") print_topology();
   if (command == "nested") nested(self);
 }
 
 bool takes_argument(const std::string& command) {
-  for (const char* bare : {"sleep", "stdin", "shm", "child", "topology", "nested"}) {
+  for (const char* bare : {"sleep", "stdin", "shm", "child", "connect", "topology", "nested"}) {
     if (command == bare) return false;
   }
   return true;

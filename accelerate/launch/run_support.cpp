@@ -1,0 +1,45 @@
+#include "accelerate/launch/run_support.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "accelerate/core/shared_memory_names.h"
+
+namespace accelerate::detail {
+
+IgnoreSigpipe::IgnoreSigpipe() {
+  struct sigaction action {};
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, &before_);
+}
+
+IgnoreSigpipe::~IgnoreSigpipe() {
+  ::sigaction(SIGPIPE, &before_, nullptr);
+}
+
+SharedMemorySweep::SharedMemorySweep(const std::string& job_id) : prefix_(shared_memory_prefix(job_id)) {}
+
+void SharedMemorySweep::sweep() const {
+  remove_shared_memory(prefix_.c_str());
+}
+
+std::vector<int> signals_to_handle() {
+  std::vector<int> out = {SIGINT, SIGTERM, SIGQUIT};
+  // nohup asks for SIGHUP to be ignored. SIGINT is taken even so: a shell ignores it for every background
+  // job.
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) out.push_back(SIGHUP);
+  return out;
+}
+
+void raise_descriptor_limit(int num_processes) {
+  rlimit limit{};
+  const rlim_t needed = 3 * static_cast<rlim_t>(num_processes) + 64;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  limit.rlim_cur = std::min(limit.rlim_max, needed);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace accelerate::detail
