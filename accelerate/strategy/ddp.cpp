@@ -78,7 +78,11 @@ class DdpModel final : public ModelStrategy {
     if (!sync_) {
       reducer_->cancel();
     } else if (!announced_ && uses_model(loss)) {
-      reducer_->prepare_for_forward();
+      // As before a forward: the order that the last backward taught is used before the next one adds to it.
+      guarded("preparing backward", [&] {
+        reducer_->prepare_for_forward();
+        reducer_->rebuild_buckets();
+      });
       announce_backward({&loss, 1});
     }
   }
@@ -90,7 +94,16 @@ class DdpModel final : public ModelStrategy {
     guarded("broadcasting buffers", [&] { broadcast_buffers(); });
   }
 
-  void set_gradient_sync(bool on) override { sync_ = on; }
+  void set_gradient_sync(bool on) override {
+    // A static graph's reducer counts the gradients of every backward, also of those that stay local, and
+    // then waits for as many: the ranks' weights would drift apart without a word.
+    if (!on && options_.static_graph && reducer_ != nullptr) {
+      throw ConfigError({.what = "static_graph (DdpOptions) with gradients that stay on this rank",
+                         .hint = "Leave static_graph off where you accumulate gradients or use no_sync.",
+                         .rank = communicator_->rank()});
+    }
+    sync_ = on;
+  }
 
  private:
   bool will_reduce() const { return reducer_ != nullptr && sync_ && at::GradMode::is_enabled(); }

@@ -27,7 +27,8 @@ struct DdpOptions {
   bool find_unused_parameters = false;
   /// Gradients are views of the buckets: one copy less and less memory.
   bool gradient_as_bucket_view = false;
-  /// The used parameters and their order never change; allows unused ones at no cost.
+  /// The used parameters and their order never change; allows unused ones at no cost. Not with gradient
+  /// accumulation or no_sync, which are then an error.
   bool static_graph = false;
   /// Buffers (batch-norm statistics) follow rank 0.
   bool broadcast_buffers = true;
