@@ -126,32 +126,37 @@ std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(torch::o
   return core;
 }
 
-AccumulateScope::AccumulateScope(std::vector<std::shared_ptr<detail::ModelCore>> local_models)
-    : local_models_(std::move(local_models)) {
+AccumulateScope::AccumulateScope(std::vector<std::shared_ptr<detail::ModelCore>> local_models,
+                                 std::shared_ptr<Accumulation> accumulation)
+    : local_models_(std::move(local_models)), accumulation_(std::move(accumulation)) {
   for (const auto& model : local_models_) model->strategy->set_gradient_sync(false);
 }
 
 AccumulateScope::~AccumulateScope() {
+  if (accumulation_) accumulation_->end_micro_batch();
   for (const auto& model : local_models_) model->strategy->set_gradient_sync(true);
 }
 
 AccumulateScope Accelerator::begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models) {
   impl_->accumulation->begin_micro_batch();
   if (impl_->accumulation->sync_gradients()) models.clear();
-  return AccumulateScope(std::move(models));
+  return AccumulateScope(std::move(models), impl_->accumulation);
 }
 
-void Accelerator::backward(const at::Tensor& loss) {
-  const int64_t window = impl_->accumulation->window_size();
+void Accelerator::backward(const at::Tensor& loss, bool retain_graph, bool create_graph) {
+  const int64_t window = impl_->accumulation->divisor();
   const at::Tensor root = window > 1 ? loss / static_cast<double>(window) : loss;
   for (const auto& model : impl_->models) model->strategy->before_backward(root);
   try {
-    root.backward();
+    root.backward({}, retain_graph, create_graph);
   } catch (const std::exception&) {
     communicator().rethrow("backward (all_reduce of gradients)");
   }
   for (const auto& model : impl_->models) model->strategy->after_backward(root);
-  for (const auto& optimizer : impl_->optimizers) optimizer->note_backward();
+  for (const auto& optimizer : impl_->optimizers) {
+    // One model's backward must not be taken for another's. A single optimizer needs no look at the graph.
+    if (impl_->optimizers.size() == 1 || optimizer->reached_by(root)) optimizer->note_backward();
+  }
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
@@ -228,7 +233,7 @@ std::string Accelerator::save_module(torch::nn::Module& module, const std::strin
   if (problem) std::rethrow_exception(problem);
   if (failed.item<int64_t>() != 0) {
     throw CheckpointError(
-        {.what = concat("the main process could not write ", path), .rank = process_index()});
+        {.what = concat("the main process could not write ", path), .rank = process_index(), .echo = true});
   }
   return path;
 }

@@ -52,13 +52,16 @@ struct AcceleratorOptions {
 /// One micro-batch of gradient accumulation, from Accelerator::accumulate() to the end of the scope.
 class [[nodiscard]] AccumulateScope {
  public:
-  explicit AccumulateScope(std::vector<std::shared_ptr<detail::ModelCore>> local_models);
+  /// `accumulation` is told when the scope ends; null for no_sync().
+  explicit AccumulateScope(std::vector<std::shared_ptr<detail::ModelCore>> local_models,
+                           std::shared_ptr<Accumulation> accumulation = nullptr);
   ~AccumulateScope();
   AccumulateScope(const AccumulateScope&) = delete;
   AccumulateScope& operator=(const AccumulateScope&) = delete;
 
  private:
   std::vector<std::shared_ptr<detail::ModelCore>> local_models_;
+  std::shared_ptr<Accumulation> accumulation_;
 };
 
 /// Runs one training loop on one device, on all devices of a machine, or on many machines. Make one at the
@@ -142,7 +145,7 @@ class Accelerator {
   /// the loss by the number of micro-batches in the window. `loss` is a scalar.
   /// @throws CommError naming the ranks that are gone, ConfigError naming parameters that the loss does not
   /// use.
-  void backward(const at::Tensor& loss);
+  void backward(const at::Tensor& loss, bool retain_graph = false, bool create_graph = false);
 
   /// Scales all gradients of the prepared model so that their total norm is at most `max_norm`; returns the
   /// norm before as a 0-d tensor. Does nothing and returns 0 on micro-batches that do not end a window.
@@ -230,7 +233,12 @@ class Accelerator {
       auto core = make_optimizer_core(*held);
       return {std::move(held), std::move(core)};
     } else {
-      return {detail::hold(std::forward<T>(object)), accumulation(), optimizer_cores(), scheduler_rule()};
+      auto held = detail::hold(std::forward<T>(object));
+      std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers = optimizer_cores();
+      if constexpr (std::is_base_of_v<torch::optim::LRScheduler, typename detail::Pointee<Plain>::Type>) {
+        optimizers = detail::optimizers_of(*held, optimizers);
+      }
+      return {std::move(held), accumulation(), std::move(optimizers), scheduler_rule()};
     }
   }
 

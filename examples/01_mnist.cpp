@@ -14,17 +14,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
+#include <optional>
 
 #include "accelerate/accelerate.h"
 
 struct Options {
   std::string data = "mnist_5k.csv.gz";
   std::string save;
-  int64_t epochs = 6;
+  int64_t epochs = 8;
   int64_t batch_size = 32;
-  int64_t accumulation_steps = 1;
+  std::optional<int64_t> accumulation_steps;
   double lr = 2e-3;
-  uint64_t seed = 42;
+  int64_t seed = 42;
   bool losses = false;
 };
 
@@ -71,7 +73,12 @@ accelerate::TensorDict load_mnist(const std::string& path) {
   for (const char* at = text.data(); at < end;) {
     char* next = nullptr;
     const float value = std::strtof(at, &next);
-    if (next == at) break;
+    if (next == at) {
+      throw accelerate::DataError(
+          {.what = path,
+           .expected = "numbers",
+           .got = "'" + std::string(at, std::min<size_t>(20, static_cast<size_t>(end - at))) + "'"});
+    }
     values.push_back(value);
     at = next;
     while (at < end && (*at == ',' || *at == '\n' || *at == '\r')) ++at;
@@ -141,7 +148,8 @@ double accuracy(accelerate::Accelerator& accelerator, Model& model, Loader& load
 
 void train(const Options& options) {
   accelerate::Accelerator accelerator({.gradient_accumulation_steps = options.accumulation_steps});
-  accelerate::set_seed(options.seed);
+  accelerate::set_seed(static_cast<uint64_t>(options.seed));
+  const int64_t accumulated = accelerator.gradient_accumulation_steps();
 
   const auto train_set = accelerate::SharedMemoryDataset::create(
       accelerator, [&] { return part(load_mnist(options.data), false); });
@@ -161,11 +169,11 @@ void train(const Options& options) {
   accelerator.print(accelerator.num_processes(),
                     accelerator.num_processes() == 1 ? " rank on " : " ranks on ", accelerator.device(), " (",
                     accelerator.strategy().name(), "), batch ", loader.batch_size(), " a rank x ",
-                    accelerator.num_processes(), " x ", options.accumulation_steps,
-                    " accumulated = ", loader.total_batch_size() * options.accumulation_steps, " in all, ",
-                    train_set.size(), " images to train, ", test_set.size(), " to test");
+                    accelerator.num_processes(), " x ", accumulated,
+                    " accumulated = ", loader.total_batch_size() * accumulated, " in all, ", train_set.size(),
+                    " images to train, ", test_set.size(), " to test");
 
-  const bool show_bar = accelerator.is_main_process() &&
+  const bool show_bar = !options.losses && accelerator.is_main_process() &&
                         (::isatty(STDOUT_FILENO) != 0 || std::getenv("ACCELERATE_TERMINAL") != nullptr);
   for (int64_t epoch = 1; epoch <= options.epochs; ++epoch) {
     const auto start = std::chrono::steady_clock::now();
@@ -209,21 +217,28 @@ int main(int argc, char** argv) {
   CLI::App app("Trains a small convolutional network on MNIST, on as many ranks as the launcher started");
   app.add_option("--data", options.data, "mnist_5k.csv.gz")->capture_default_str();
   app.add_option("--epochs", options.epochs, "passes over the images")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
       ->capture_default_str();
   app.add_option("--batch_size", options.batch_size, "images in a batch of each rank")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
       ->capture_default_str();
-  app.add_option("--accumulation_steps", options.accumulation_steps, "batches per optimizer step")
-      ->check(CLI::PositiveNumber)
+  app.add_option("--accumulation_steps", options.accumulation_steps,
+                 "batches per optimizer step [1, or what the configuration says]")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
       ->capture_default_str();
   app.add_option("--lr", options.lr, "learning rate of AdamW")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "seed of weights and order")->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of weights and order")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
   app.add_option("--save", options.save, "folder for model.safetensors");
   app.add_flag("--losses", options.losses, "print the loss of every step, averaged over the ranks");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     train(options);
     return 0;

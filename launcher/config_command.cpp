@@ -51,8 +51,10 @@ void add_config_command(CLI::App& app, int& exit_code) {
                      "$XDG_CONFIG_HOME or ~/.config)");
   config->add_flag("--force", state->request.force, "Overwrite an existing file without asking");
   config->add_flag("--default", state->basic, "Save a basic file without asking");
-  config->add_option("--mixed_precision,--mixed-precision", state->request.mixed_precision,
-                     "With --default: number format of the forward pass");
+  config
+      ->add_option("--mixed_precision,--mixed-precision", state->request.mixed_precision,
+                   "With --default: number format of the forward pass")
+      ->needs("--default");
   config->require_subcommand(0, 1);
   config->callback([config, state, &exit_code] {
     if (!config->get_subcommands().empty()) return;
@@ -60,7 +62,10 @@ void add_config_command(CLI::App& app, int& exit_code) {
   });
 
   CLI::App* basic = config->add_subcommand("default", "The same as --default");
-  basic->fallthrough();
+  basic->add_option("--config_file,--config-file", state->file, "Where to save");
+  basic->add_flag("--force", state->request.force, "Overwrite an existing file");
+  basic->add_option("--mixed_precision,--mixed-precision", state->request.mixed_precision,
+                    "Number format of the forward pass");
   basic->callback([state, &exit_code] { exit_code = run(*state, save_basic); });
 
   add_file_action(*config, "show", "Print every value that a launch would use, with its origin", state,

@@ -28,7 +28,7 @@ c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
     case ReduceOp::kMean:  // summed, then divided: not every back end has an average
       return c10d::ReduceOp::SUM;
   }
-  throw CommError({.what = "unknown reduce operation"});
+  throw ConfigError({.what = "unknown reduce operation"});
 }
 
 std::string describe(const at::Tensor& tensor) {
@@ -66,10 +66,10 @@ class C10dCommunicator final : public Communicator {
 
   void broadcast(at::Tensor& tensor, int root) override {
     if (root < 0 || root >= size()) {
-      throw CommError({.what = "broadcast root",
-                       .expected = concat("a rank from 0 to ", size() - 1),
-                       .got = std::to_string(root),
-                       .rank = rank()});
+      throw ConfigError({.what = "broadcast root",
+                         .expected = concat("a rank from 0 to ", size() - 1),
+                         .got = std::to_string(root),
+                         .rank = rank()});
     }
     std::vector<at::Tensor> tensors = {tensor.is_contiguous() ? tensor : tensor.contiguous()};
     c10d::BroadcastOptions options;
@@ -90,11 +90,11 @@ class C10dCommunicator final : public Communicator {
   at::Tensor reduce_scatter(const at::Tensor& tensor, ReduceOp op) override {
     check_reduce(tensor, op, rank());
     if (tensor.dim() == 0 || tensor.size(0) % size() != 0) {
-      throw CommError({.what = "reduce_scatter",
-                       .expected = concat("a first dimension that is a multiple of ", size(), " ranks"),
-                       .got = describe(tensor),
-                       .hint = "Pad the tensor first.",
-                       .rank = rank()});
+      throw ConfigError({.what = "reduce_scatter",
+                         .expected = concat("a first dimension that is a multiple of ", size(), " ranks"),
+                         .got = describe(tensor),
+                         .hint = "Pad the tensor first.",
+                         .rank = rank()});
     }
     // Gloo has no reduce-scatter of its own for all dtypes and world sizes; the sum is taken whole, and each
     // rank keeps its part. NCCL runs the real one.
@@ -117,6 +117,10 @@ class C10dCommunicator final : public Communicator {
     c10d::BarrierOptions options;
     if (device_.is_cuda()) options.device_ids = {device_.index()};
     run("barrier", at::Tensor(), [&] { return group_->getDefaultBackend()->barrier(options); });
+  }
+
+  void check_point(const std::string& what) override {
+    if (debug_) run(what.c_str(), at::Tensor(), [] { return c10::intrusive_ptr<c10d::Work>(); });
   }
 
   Store* store() override { return &store_; }
@@ -143,7 +147,8 @@ class C10dCommunicator final : public Communicator {
     };
     try {
       if (debug_) check_agreement(text());
-      start()->wait();
+      // A check point has nothing to wait for.
+      if (const auto work = start()) work->wait();
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -169,7 +174,7 @@ class C10dCommunicator final : public Communicator {
       list += concat(peer > 0 ? "; " : "", "rank ", peer, ": ", std::string(data, ::strnlen(data, kBytes)));
     }
     if (equal) return;
-    throw CommError(
+    throw Error(
         {.what = concat("the ranks are about to run different collectives: ", list),
          .hint = "All ranks must call the same collectives in the same order, with equal shapes and dtypes.",
          .rank = rank()});

@@ -1,5 +1,7 @@
 #include "accelerate/comm/communicator.h"
 
+#include <map>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -12,6 +14,27 @@
 
 namespace accelerate {
 namespace {
+
+// Note [One store a process]
+// A process has one connection to its job's store, and rank 0 serves it, on a socket that the launcher may
+// have bound. A second Accelerator in the process, or one after another, can't connect afresh: the socket is
+// in use, and keys of the first are still there. So the store is kept for as long as the process lives, and
+// every communicator on it works under a prefix of its own, counted alike on all ranks. It is never
+// destroyed: its threads must not be ended while other static objects already are.
+struct JobStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  int64_t communicators = 0;
+};
+
+struct JobStores {
+  std::mutex mutex;
+  std::map<std::string, JobStore> by_rank;
+};
+
+JobStores& job_stores() {
+  static auto* stores = new JobStores;
+  return *stores;
+}
 
 // `meeting` must stay alive until all ranks have come.
 c10::intrusive_ptr<c10d::Store> make_tcp_store(const Topology& topology, const CommunicatorOptions& options,
@@ -63,7 +86,21 @@ std::shared_ptr<Communicator> make_communicator(const Topology& topology, const 
                                                 Logger& logger) {
   if (topology.world_size == 1) return detail::make_single_communicator(options.timeout);
   std::unique_ptr<LocalRendezvousServer> meeting;
-  const auto store = make_tcp_store(topology, options, meeting);
+  c10::intrusive_ptr<c10d::Store> store;
+  {
+    JobStores& stores = job_stores();
+    const std::string key = concat(topology.job_id, " ", topology.master_addr, " ", topology.master_port, " ",
+                                   topology.restart_count, " ", topology.rank);
+    std::unique_lock lock(stores.mutex);
+    const bool is_new = !stores.by_rank.contains(key);
+    lock.unlock();  // ranks that are threads must be able to meet each other
+    c10::intrusive_ptr<c10d::Store> fresh;
+    if (is_new) fresh = make_tcp_store(topology, options, meeting);
+    lock.lock();
+    JobStore& job = stores.by_rank[key];
+    if (is_new) job.store = fresh;
+    store = c10::make_intrusive<c10d::PrefixStore>(concat("communicator/", job.communicators++), job.store);
+  }
   const detail::BackendRequest request{
       .store = store,
       .rank = topology.rank,

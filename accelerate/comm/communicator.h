@@ -38,8 +38,10 @@ struct CommunicatorOptions {
 /// by all ranks in the same order with tensors of the same shape and dtype; it returns when this rank's part
 /// is done and its result is ready on this rank's current stream. Not thread-safe: one thread a rank.
 ///
-/// All collectives throw CommError when a peer is gone, is late by more than the timeout, or disagrees; the
-/// message names the operation, its number, the tensor, and the ranks that did not come.
+/// All collectives throw CommError when a peer is gone or late by more than the timeout; the message names
+/// the operation, its number, the tensor, and the ranks that did not come. Ranks that disagree (other shapes,
+/// another order) are told apart only with CommunicatorOptions::debug; without it the back end may hang or
+/// end the process.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -61,6 +63,10 @@ class Communicator {
   virtual at::Tensor reduce_scatter(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) = 0;
   /// Collective. Returns once every rank has called it.
   virtual void barrier() = 0;
+
+  /// Collective in debug mode, else nothing: all ranks must be at `what`. For engines that run collectives of
+  /// their own.
+  virtual void check_point(const std::string& what) = 0;
 
   /// Small values that ranks share beside the collectives; none for a group of one.
   virtual Store* store() = 0;

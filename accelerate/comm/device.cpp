@@ -26,6 +26,7 @@ void make_current(at::Device device) {
 at::Device named_device(const std::string& name, const Topology& topology) {
   try {
     at::Device device(name);
+    if (device.is_cuda() && cuda_device_count() == 0) throw std::runtime_error("no CUDA device");
     if (!device.is_cpu() && !device.has_index()) {
       device.set_index(static_cast<c10::DeviceIndex>(topology.local_rank));
     }
@@ -33,7 +34,7 @@ at::Device named_device(const std::string& name, const Topology& topology) {
     return device;
   } catch (const std::exception&) {
     throw ConfigError({.what = "ACCELERATE_TORCH_DEVICE",
-                       .expected = "a device such as cpu, cuda or cuda:0",
+                       .expected = "a device such as cpu, cuda or cuda:0 that is there",
                        .got = concat("'", name, "'"),
                        .rank = topology.rank});
   }

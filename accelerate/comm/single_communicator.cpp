@@ -19,7 +19,7 @@ class SingleCommunicator final : public Communicator {
   void all_reduce(at::Tensor& tensor, ReduceOp op) override { check_reduce(tensor, op, 0); }
   void broadcast(at::Tensor&, int root) override {
     if (root != 0) {
-      throw CommError(
+      throw ConfigError(
           {.what = "broadcast in a job of one rank", .expected = "root 0", .got = std::to_string(root)});
     }
   }
@@ -31,6 +31,7 @@ class SingleCommunicator final : public Communicator {
     return tensor.clone();
   }
   void barrier() override {}
+  void check_point(const std::string&) override {}
   Store* store() override { return nullptr; }
   std::chrono::milliseconds timeout() const override { return timeout_; }
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const override { return {}; }
@@ -49,11 +50,11 @@ std::shared_ptr<Communicator> make_single_communicator(std::chrono::milliseconds
 void check_reduce(const at::Tensor& tensor, ReduceOp op, int rank) {
   if (op == ReduceOp::kMean && !at::isFloatingType(tensor.scalar_type()) &&
       !at::isComplexType(tensor.scalar_type())) {
-    throw CommError({.what = "mean over ranks",
-                     .expected = "a floating dtype",
-                     .got = std::string(c10::toString(tensor.scalar_type())),
-                     .hint = "Convert the tensor first (tensor.to(torch::kFloat)) or use the sum.",
-                     .rank = rank});
+    throw ConfigError({.what = "mean over ranks",
+                       .expected = "a floating dtype",
+                       .got = std::string(c10::toString(tensor.scalar_type())),
+                       .hint = "Convert the tensor first (tensor.to(torch::kFloat)) or use the sum.",
+                       .rank = rank});
   }
 }
 

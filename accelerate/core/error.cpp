@@ -24,7 +24,9 @@ std::string compose(const ErrorText& text) {
 }  // namespace
 
 Error::Error(ErrorText text, ExitCode code)
-    : std::runtime_error(compose(text)), text_(std::move(text)), code_(code) {}
+    : std::runtime_error(compose(text)),
+      text_(std::move(text)),
+      code_(text_.echo ? ExitCode::kCommError : code) {}
 
 std::string error_message(const std::exception& error) {
   const std::string text = error.what();

@@ -27,6 +27,9 @@ struct ErrorText {
   std::string got = {};       ///< what was found instead
   std::string hint = {};      ///< what to type or do instead, a full sentence
   std::optional<int> rank = std::nullopt;
+  /// Only repeats what went wrong on another rank. The exit code is then kCommError, so that the launcher
+  /// names that rank and not this one.
+  bool echo = false;
 };
 
 /// Base of all errors that the library throws. Carries its message in parts and the exit code for main().

@@ -73,7 +73,9 @@ LoaderCore::LoaderCore(const ProcessContext& context, int64_t dataset_size, cons
             // One rank has nobody to be even with: its last batch stays short, as in HF.
             .even_batches = configuration.even_batches && world_size > 1,
             .drop_last = options.drop_last};
-  if (shard_.num_batches() == 0 && shard_.num_positions > 0 && shard_.drop_last) {
+  if (shard_.num_positions == 0) {
+    context.logger->warning("a data loader yields no batch at all: its data set is empty");
+  } else if (shard_.num_batches() == 0 && shard_.num_positions > 0 && shard_.drop_last) {
     context.logger->warning(concat("a data loader yields no batch at all: ", shard_.num_positions,
                                    " samples are fewer than one round of ", total_batch_size(),
                                    ", and drop_last is on"));

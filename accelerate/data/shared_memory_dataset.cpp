@@ -93,7 +93,8 @@ TensorDict attach_segment(const ProcessContext& context, const Keys& keys) {
   if (result->starts_with('!')) {
     throw DataError(
         {.what = concat("the data set could not be built by the local main process: ", result->substr(1)),
-         .rank = context.topology.rank});
+         .rank = context.topology.rank,
+         .echo = true});
   }
   std::string path;
   const detail::SegmentLayout layout = detail::decode_layout(*result, &path);

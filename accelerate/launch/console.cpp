@@ -208,7 +208,9 @@ void Console::remember(Rank& rank, RankStream which, std::string_view text, char
   if (line.size() < kMaxTailLineBytes) line += text.substr(0, kMaxTailLineBytes - line.size());
   if (end == 0) return;
   // A progress bar's states overwrite one another; only the last one counts, and only if it ends as a line.
-  if (end == '\n' && !trim(line).empty()) {
+  // Stack frames below torch's errors would push the error itself out.
+  const bool frame = line.starts_with("frame #") || line.starts_with("  what():  frame #");
+  if (end == '\n' && !frame && !trim(line).empty()) {
     rank.tail.push_back({line, prints_ ? stderr_destination().lines() : -kStillInSight});
     if (rank.tail.size() > kTailLines) rank.tail.pop_front();
   }

@@ -39,7 +39,10 @@ void set_rank_variables(const LaunchPlan& plan, const JobFacts& job, int local_r
 EnvVars rank_variables(const LaunchPlan& plan, const JobFacts& job, int local_rank, int threads) {
   EnvVars out = plan.base_environment;
   for (const char* name : kForeign) out.unset(name);
-  out.set(variables::kOmpNumThreads, std::to_string(threads));
+  // What the user has set goes on as it is, also a list.
+  if (plan.num_cpu_threads || !out.get(variables::kOmpNumThreads)) {
+    out.set(variables::kOmpNumThreads, std::to_string(threads));
+  }
   for (const auto& [name, value] : plan.environment) out.set(name, value);
   if (static_cast<size_t>(local_rank) < plan.rank_environment.size()) {
     for (const auto& [name, value] : plan.rank_environment[static_cast<size_t>(local_rank)])
@@ -67,8 +70,8 @@ std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts
 int threads_per_rank(const LaunchPlan& plan) {
   if (plan.num_cpu_threads) return *plan.num_cpu_threads;
   if (const auto users = plan.base_environment.get(variables::kOmpNumThreads)) {
-    // A list ("4,2") is legal for nested parallelism; the first number is the outer one, and the text is kept
-    // below.
+    // A list ("4,2") is legal for nested parallelism; the first number is the outer one; the ranks get
+    // the text itself.
     if (const auto first = parse_int(split(*users, ',').front()); first && *first > 0)
       return static_cast<int>(*first);
   }

@@ -7,6 +7,7 @@ namespace accelerate {
 void Accumulation::begin_micro_batch() {
   const LoaderProgress* loader = options_.sync_with_dataloader ? active_->current() : nullptr;
   ++micro_batch_;
+  in_micro_batch_ = true;
   if (position_ == 0) {
     ++window_;
     window_size_ = options_.num_steps;

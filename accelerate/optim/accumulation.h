@@ -29,7 +29,12 @@ class Accumulation {
   /// This micro-batch ends its window: gradients are reduced, the optimizer steps. True without accumulation.
   bool sync_gradients() const { return sync_gradients_; }
   void set_sync_gradients(bool on) { sync_gradients_ = on; }
-  /// Micro-batches in the current window; what the loss is divided by.
+  /// What the loss is divided by: the micro-batches in the current window; outside of any micro-batch,
+  /// num_steps, as HF does for loops that count by themselves.
+  int64_t divisor() const { return in_micro_batch_ ? window_size_ : options_.num_steps; }
+  /// Ends the current micro-batch.
+  void end_micro_batch() { in_micro_batch_ = false; }
+  /// Micro-batches in the current window.
   int64_t window_size() const { return window_size_; }
   /// Counts windows, for those who keep something per window.
   int64_t window() const { return window_; }
@@ -46,6 +51,7 @@ class Accumulation {
   int64_t position_ = 0;  // micro-batches of the current window so far
   int64_t window_ = 0;
   int64_t micro_batch_ = 0;
+  bool in_micro_batch_ = false;
 };
 
 }  // namespace accelerate

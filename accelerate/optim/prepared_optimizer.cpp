@@ -1,11 +1,27 @@
 #include "accelerate/optim/prepared_optimizer.h"
 
+#include "accelerate/optim/graph.h"
+
 namespace accelerate::detail {
 
 void OptimizerCore::step() {
   if (!accumulation_->sync_gradients()) return;
   optimizer_->step();
   backward_window_ = -1;
+}
+
+void OptimizerCore::step(const std::function<at::Tensor()>& closure) {
+  if (!accumulation_->sync_gradients()) return;
+  optimizer_->step(closure);
+  backward_window_ = -1;
+}
+
+bool OptimizerCore::reached_by(const at::Tensor& loss) const {
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  for (const auto& group : optimizer_->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) parameters.emplace_back("", parameter);
+  }
+  return unreached_parameters(loss, parameters).size() < parameters.size();
 }
 
 void OptimizerCore::note_backward() {

@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,7 +21,10 @@ class OptimizerCore {
 
   void step();
   void zero_grad(bool set_to_none);
-  /// Called by the Accelerator after each backward.
+  void step(const std::function<at::Tensor()>& closure);
+  /// True if one of this optimizer's parameters is below `loss` in the graph.
+  bool reached_by(const at::Tensor& loss) const;
+  /// Called by the Accelerator after each backward that reached this optimizer.
   void note_backward();
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   const Accumulation& accumulation() const { return *accumulation_; }
@@ -50,6 +54,9 @@ class PreparedOptimizer {
 
   /// One optimizer step if this micro-batch ends its window.
   void step() { core_->step(); }
+  /// As above for optimizers that evaluate the loss themselves (LBFGS): `closure` clears the gradients, runs
+  /// Accelerator::backward() and returns the loss.
+  void step(const std::function<at::Tensor()>& closure) { core_->step(closure); }
   /// Clears the gradients. `set_to_none` (the default, as in LibTorch) frees them instead of writing zeros.
   void zero_grad(bool set_to_none = true) { core_->zero_grad(set_to_none); }
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() { return optimizer_->param_groups(); }

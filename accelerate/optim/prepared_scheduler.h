@@ -19,6 +19,17 @@ struct SchedulerRule {
   int64_t steps = 1;
 };
 
+namespace detail {
+
+/// Which of the prepared optimizers a scheduler drives. LibTorch keeps that private, but hands the current
+/// rates out to derived classes: a rate that is set for a moment shows up there if it is the same optimizer.
+/// @throws ConfigError when it is none of them, or one that was moved from.
+std::vector<std::shared_ptr<OptimizerCore>> optimizers_of(
+    const torch::optim::LRScheduler& scheduler,
+    const std::vector<std::shared_ptr<OptimizerCore>>& optimizers);
+
+}  // namespace detail
+
 /// A learning-rate scheduler within an Accelerator. `step()` advances it once per real optimizer step: it
 /// holds still on micro-batches that only accumulate and when the optimizer left its step out.
 template <class S>

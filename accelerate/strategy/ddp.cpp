@@ -12,6 +12,7 @@
 
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/optim/graph.h"
 #include "accelerate/strategy/model_check.h"
 
 namespace accelerate {
@@ -75,6 +76,7 @@ class DdpModel final : public ModelStrategy {
 
   void before_backward(const at::Tensor& loss) override {
     if (reducer_ == nullptr) return;
+    if (sync_) communicator_->check_point("backward (all_reduce of gradients)");
     if (!sync_) {
       reducer_->cancel();
     } else if (!announced_ && uses_model(loss)) {

@@ -1,11 +1,8 @@
 #include "accelerate/strategy/model_check.h"
 
 #include <ATen/Functions.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <sstream>
-#include <unordered_set>
 
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -67,31 +64,6 @@ void check_same_model(Communicator& communicator, const torch::nn::Module& modul
                                  : concat("the model of ", format_ranks(different), " is not rank 0's"),
                      .hint = "Build the same model on all ranks, in the same order.",
                      .rank = communicator.rank()});
-}
-
-std::vector<std::string> unreached_parameters(
-    const at::Tensor& loss, const std::vector<std::pair<std::string, at::Tensor>>& candidates) {
-  using torch::autograd::Node;
-  std::unordered_set<const Node*> seen;
-  std::unordered_set<const c10::TensorImpl*> reached;
-  std::vector<Node*> open;
-  const auto visit = [&](Node* node) {
-    if (node != nullptr && seen.insert(node).second) open.push_back(node);
-  };
-  visit(loss.grad_fn().get());
-  while (!open.empty()) {
-    Node* node = open.back();
-    open.pop_back();
-    if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
-      reached.insert(leaf->variable.unsafeGetTensorImpl());
-    }
-    for (const auto& edge : node->next_edges()) visit(edge.function.get());
-  }
-  std::vector<std::string> names;
-  for (const auto& [name, parameter] : candidates) {
-    if (!reached.contains(parameter.unsafeGetTensorImpl())) names.push_back(name);
-  }
-  return names;
 }
 
 }  // namespace accelerate::detail

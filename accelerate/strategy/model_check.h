@@ -15,8 +15,4 @@ namespace accelerate::detail {
 /// that does.
 void check_same_model(Communicator& communicator, const torch::nn::Module& module);
 
-/// Names of the parameters in `candidates` (name, parameter) from which `loss` can't be reached.
-std::vector<std::string> unreached_parameters(
-    const at::Tensor& loss, const std::vector<std::pair<std::string, at::Tensor>>& candidates);
-
 }  // namespace accelerate::detail

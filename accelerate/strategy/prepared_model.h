@@ -37,7 +37,7 @@ requires requires(const M& model) {
 }
 struct ModulePointer<M> {
   using Impl = typename M::ContainedType;
-  static std::shared_ptr<Impl> get(const M& model) { return model.ptr(); }
+  static std::shared_ptr<Impl> get(const M& model) { return model.is_empty() ? nullptr : model.ptr(); }
 };
 
 }  // namespace detail
@@ -85,6 +85,15 @@ class PreparedModel {
   auto modules(bool include_self = true) const { return impl_->modules(include_self); }
   void train(bool on = true) { impl_->train(on); }
   void eval() { impl_->eval(); }
+  /// As torch::nn::Module::to(). Change dtype before prepare(): ranks already agreed on the parameters.
+  template <class... Args>
+  void to(Args&&... args) {
+    impl_->to(std::forward<Args>(args)...);
+  }
+  /// Clears the gradients of all parameters, also those that are views of a strategy's buckets.
+  void zero_grad() {
+    for (const at::Tensor& parameter : impl_->parameters()) parameter.mutable_grad().reset();
+  }
   bool is_training() const noexcept { return impl_->is_training(); }
 
   /// The user's own model.

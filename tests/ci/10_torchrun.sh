@@ -16,6 +16,13 @@ OMP_NUM_THREADS=1 timeout 300 "$ACCELERATE_PYTHON_VENV/bin/torchrun" --no-python
   exit 1
 }
 
+# Several Accelerators in one process on the agent's own store.
+timeout 120 "$ACCELERATE_PYTHON_VENV/bin/torchrun" --no-python --nproc_per_node 2 "$bin/job_torch" --several --steps 2 \
+  >"$work/several.txt" 2>&1 && [[ $(grep -c "several 4" "$work/several.txt") == 2 ]] || {
+  cat -- "$work/several.txt"
+  exit 1
+}
+
 python3 - "$work/accel.txt" "$work/torchrun.txt" <<'PY'
 import re, sys
 

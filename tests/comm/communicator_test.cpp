@@ -181,7 +181,7 @@ TEST_CASE("debug mode names what each rank is about to do when they disagree") {
       comm->all_reduce(same);
       try {
         action(*comm);
-      } catch (const CommError& error) {
+      } catch (const Error& error) {
         const std::lock_guard lock(mutex);
         messages.emplace_back(error.what());
       }

@@ -188,6 +188,19 @@ TEST_CASE(
   check_clean(run, shared_before);
 }
 
+TEST_CASE("several Accelerators in one process, one after another and at once") {
+  AccelRun run(job(2, {"--several", "--steps", "2"}));
+  CHECK(run.finish() == 0);
+  INFO(run.all());
+  CHECK(AccelRun::count_in(run.out(), "several 4") == 2);
+  CHECK(AccelRun::count_in(run.out(), "step 1") == 2);
+  AccelRun mpi(
+      {"--allow-run-as-root", "--oversubscribe", "-n", "2", bin("job_torch"), "--several", "--steps", "1"},
+      {}, "/usr/bin/mpirun");
+  CHECK(mpi.finish() == 0);
+  CHECK(AccelRun::count_in(mpi.out(), "several 4") == 2);
+}
+
 TEST_CASE("400 MB of data on 4 ranks take one copy of memory") {
   AccelRun run(job(4, {"--data_mb", "400", "--steps", "1"}));
   const auto code = run.finish();

@@ -171,3 +171,72 @@ TEST_CASE("clipping gives torch's norm and factor, and does nothing inside a win
   accelerator.clip_grad_value_(model.parameters(), 0.7);
   CHECK(linear->weight.grad().allclose(torch::tensor({{0.6F, 0.7F}}), 1e-5, 1e-6));
 }
+
+TEST_CASE("two models with their own optimizers accumulate without disturbing each other") {
+  for (const int64_t window : {1, 2, 4}) {
+    Accelerator accelerator(alone(window));
+    torch::nn::Linear first(torch::nn::LinearOptions(1, 1).bias(false));
+    torch::nn::Linear second(torch::nn::LinearOptions(1, 1).bias(false));
+    {
+      const torch::NoGradGuard no_grad;
+      first->weight.zero_();
+      second->weight.zero_();
+    }
+    torch::optim::SGD first_sgd(first->parameters(), 1.0);
+    torch::optim::SGD second_sgd(second->parameters(), 1.0);
+    auto [a, b, oa, ob] = accelerator.prepare(first, second, first_sgd, second_sgd);
+    for (int64_t i = 0; i < 2 * window; ++i) {
+      const auto micro_batch = accelerator.accumulate(a, b);
+      oa.zero_grad();
+      accelerator.backward(a(torch::ones({1, 1})).sum());
+      oa.step();
+      ob.zero_grad();
+      accelerator.backward(b(torch::ones({1, 1})).sum());
+      ob.step();
+    }
+    CHECK(first->weight.item<float>() == -2);
+    CHECK(second->weight.item<float>() == -2);
+  }
+}
+
+TEST_CASE("a scheduler follows its own optimizer, and one whose optimizer is gone is refused") {
+  Accelerator accelerator(alone(1));
+  torch::nn::Linear net(1, 1);
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  torch::optim::StepLR step_lr(sgd, 1, 0.5);
+  CHECK_THROWS_WITH(accelerator.prepare(net, std::move(sgd), step_lr),
+                    ContainsSubstring("the scheduler's optimizer is none of the prepared ones"));
+  torch::optim::SGD other(net->parameters(), 1.0);
+  torch::optim::StepLR stranger(other, 1, 0.5);
+  CHECK_THROWS_WITH(accelerator.prepare(stranger), ContainsSubstring("Give that optimizer to prepare() too"));
+  auto [scheduler, optimizer] = accelerator.prepare(stranger, other);
+  CHECK(other.param_groups()[0].options().get_lr() == 1.0);  // looking left the rate as it was
+}
+
+TEST_CASE("optimizers that evaluate the loss themselves, and graphs that are kept") {
+  Accelerator accelerator(alone(1));
+  torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+  torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(1.0));
+  auto [model, optimizer] = accelerator.prepare(net, lbfgs);
+  const auto x = torch::ones({1, 1});
+  optimizer.step([&] {
+    model.zero_grad();
+    const auto loss = (model(x) - 3).pow(2).sum();
+    accelerator.backward(loss);
+    return loss;
+  });
+  CHECK(net->weight.item<float>() == Approx(3).margin(1e-4));
+  model.zero_grad();
+  const auto loss = model(x).sum();
+  accelerator.backward(loss, /*retain_graph=*/true);
+  accelerator.backward(loss);
+  CHECK(net->weight.grad().item<float>() == 2);
+}
+
+TEST_CASE("a loop that counts its micro-batches by itself divides by gradient_accumulation_steps, as HF") {
+  Accelerator accelerator(alone(4));
+  torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+  auto model = accelerator.prepare(net);
+  accelerator.backward(model(torch::ones({1, 1})).sum());
+  CHECK(net->weight.grad().item<float>() == 0.25F);
+}

@@ -23,6 +23,7 @@ struct Options {
   int rank = 1;
   int64_t fail_step = 5;
   std::string fail;  // throw, exit, return, or nothing
+  bool several = false;
 };
 
 // Proportional set size: private pages plus this process's share of the shared ones.
@@ -63,7 +64,20 @@ void measure_data(accelerate::Accelerator& accelerator, const Options& options) 
   accelerator.print("data_kb ", data.size_bytes() / 1024, " pss_kb ", total.item<int64_t>());
 }
 
+// Accelerators one after another, then two at once.
+void make_several() {
+  for (int i = 0; i < 3; ++i) {
+    accelerate::Accelerator accelerator;
+    accelerator.wait_for_everyone();
+  }
+  accelerate::Accelerator first;
+  accelerate::Accelerator second;
+  const auto sum = first.reduce(second.reduce(at::ones({1})));
+  say(accelerate::concat("rank ", first.process_index(), " several ", sum.item<float>()));
+}
+
 bool train(const Options& options) {
+  if (options.several) make_several();
   accelerate::Accelerator accelerator;
   const int rank = accelerator.process_index();
   say(accelerate::concat("rank ", rank, " of ", accelerator.num_processes(), " pid ", ::getpid()));
@@ -98,6 +112,7 @@ int main(int argc, char** argv) {
   app.add_option("--rank", options.rank);
   app.add_option("--fail_step", options.fail_step);
   app.add_option("--fail", options.fail);
+  app.add_flag("--several", options.several);
   CLI11_PARSE(app, argc, argv);
   try {
     train(options);

@@ -274,3 +274,44 @@ TEST_CASE("a strategy's name is checked") {
   options.strategy = "ddp";
   CHECK(Accelerator(options).strategy().name() == "single");  // one rank: nothing to reduce
 }
+
+TEST_CASE("several forwards before several backwards, as with a discriminator") {
+  test::run_ranks(2, [](Accelerator& accelerator) {
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    auto model = accelerator.prepare(net);
+    const float here = accelerator.process_index() + 1.0F;
+    for (int step = 0; step < 3; ++step) {
+      net->weight.mutable_grad().reset();
+      const auto first = model->forward(torch::full({1, 1}, here));
+      const auto second = model->forward(torch::full({1, 1}, 10 * here));
+      accelerator.backward(first.sum());
+      require(net->weight.grad().item<float>() == 1.5F, "the first backward");
+      accelerator.backward(second.sum());
+      require(net->weight.grad().item<float>() == 16.5F, "the second backward adds to it");
+    }
+  });
+}
+
+TEST_CASE("debug mode tells a rank in backward from one in another collective") {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  test::run_threads(2, [&](int rank, const Store& store, const std::string& job) {
+    AcceleratorOptions options = test::thread_rank_options(store, rank, 2, job);
+    options.communicator = make_communicator(store.share(), rank, 2, true, {.debug = true}, *options.logger);
+    Accelerator accelerator(options);
+    torch::nn::Linear net(1, 1);
+    auto model = accelerator.prepare(net);
+    try {
+      if (rank == 0) {
+        accelerator.backward(model->forward(torch::ones({1, 1})).sum());
+      } else {
+        accelerator.wait_for_everyone();  // left its loop early
+      }
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex);
+      messages.emplace_back(error.what());
+    }
+  });
+  REQUIRE(messages.size() == 2);
+  CHECK_THAT(messages[0], ContainsSubstring("rank 0: backward") && ContainsSubstring("rank 1: barrier"));
+}
