@@ -112,7 +112,7 @@ TEST_CASE("a killed launcher ends the others at once", "[machines]") {
 TEST_CASE("a stopped launcher is given up after the heartbeat timeout", "[machines]") {
   for (const int stopped : {0, 1}) {
     INFO("machine " << stopped);
-    Job job(2, {"--heartbeat_timeout", "0.7"});
+    Job job(2, {"--heartbeat_timeout", "1.5"});
     AccelRun& first = job.start(0, {"env", "RANK", "sleep"});
     AccelRun& second = job.start(1, {"env", "RANK", "sleep"});
     REQUIRE(first.wait_for("RANK=", 2));
@@ -124,7 +124,7 @@ TEST_CASE("a stopped launcher is given up after the heartbeat timeout", "[machin
     CHECK(other.finish() == 4);
     WARN("launcher " << stopped << " stopped to end of the other: " << ms_since(since) << " ms");
     CHECK_THAT(last_lines(other.err(), 1), ContainsSubstring(concat("machine ", stopped, " (host ")) &&
-                                               ContainsSubstring("nothing heard for 0.7 s"));
+                                               ContainsSubstring("nothing heard for 1.5 s"));
     CHECK(other.nothing_left());
     // Once it goes on, it finds out and ends its own ranks.
     victim.signal(SIGCONT);

@@ -130,8 +130,8 @@ TEST_CASE("an unplugged cable ends both sides, each naming the other", "[network
     INFO("cable of host " << unplugged);
     const TwoHosts hosts;
     if (!usable(hosts)) return;
-    const auto first = TwoHosts::start(0, {"env", "RANK", "sleep"}, {"--heartbeat_timeout", "1.5"});
-    const auto second = TwoHosts::start(1, {"env", "RANK", "sleep"}, {"--heartbeat_timeout", "1.5"});
+    const auto first = TwoHosts::start(0, {"env", "RANK", "sleep"}, {"--heartbeat_timeout", "2"});
+    const auto second = TwoHosts::start(1, {"env", "RANK", "sleep"}, {"--heartbeat_timeout", "2"});
     REQUIRE(first->wait_for("RANK=", 2));
     REQUIRE(second->wait_for("RANK=", 2));
     const auto since = std::chrono::steady_clock::now();
@@ -141,11 +141,11 @@ TEST_CASE("an unplugged cable ends both sides, each naming the other", "[network
     const auto taken = std::chrono::steady_clock::now() - since;
     WARN("cable unplugged to end of both: "
          << std::chrono::duration_cast<std::chrono::milliseconds>(taken).count() << " ms");
-    CHECK_THAT(last_lines(first->err(), 1), ContainsSubstring("machine 1 (host ") &&
-                                                ContainsSubstring("is lost: nothing heard for 1.5 s"));
+    CHECK_THAT(last_lines(first->err(), 1),
+               ContainsSubstring("machine 1 (host ") && ContainsSubstring("is lost: nothing heard for 2 s"));
     CHECK_THAT(last_lines(second->err(), 1), ContainsSubstring("machine 0 (host ") &&
                                                  ContainsSubstring(TwoHosts::address(0)) &&
-                                                 ContainsSubstring("is lost: nothing heard for 1.5 s"));
+                                                 ContainsSubstring("is lost: nothing heard for 2 s"));
     CHECK(first->nothing_left());
     CHECK(second->nothing_left());
   }
