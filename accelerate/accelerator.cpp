@@ -94,9 +94,10 @@ std::shared_ptr<detail::ModelCore> Accelerator::make_model_core(std::shared_ptr<
   return core;
 }
 
-std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(torch::optim::Optimizer& optimizer) {
+std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(
+    std::shared_ptr<torch::optim::Optimizer> optimizer) {
   for (const auto& core : impl_->optimizers) {
-    if (&core->optimizer() == &optimizer) return core;
+    if (&core->optimizer() == optimizer.get()) return core;
   }
   std::vector<at::Tensor> known;
   for (const auto& core : impl_->models) {
@@ -105,7 +106,7 @@ std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(torch::o
   }
   size_t strangers = 0;
   size_t total = 0;
-  for (const auto& group : optimizer.param_groups()) {
+  for (const auto& group : optimizer->param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       ++total;
       strangers += std::none_of(known.begin(), known.end(),
@@ -121,7 +122,7 @@ std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(torch::o
                  "from that model's parameters().",
          .rank = process_index()});
   }
-  auto core = std::make_shared<detail::OptimizerCore>(optimizer, impl_->accumulation);
+  auto core = std::make_shared<detail::OptimizerCore>(std::move(optimizer), impl_->accumulation);
   impl_->optimizers.push_back(core);
   return core;
 }

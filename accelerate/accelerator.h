@@ -230,7 +230,7 @@ class Accelerator {
       return {object, make_model_core(detail::ModulePointer<Plain>::get(object))};
     } else if constexpr (PreparableOptimizer<Plain>) {
       auto held = detail::hold(std::forward<T>(object));
-      auto core = make_optimizer_core(*held);
+      auto core = make_optimizer_core(held);
       return {std::move(held), std::move(core)};
     } else {
       auto held = detail::hold(std::forward<T>(object));
@@ -249,7 +249,8 @@ class Accelerator {
   std::shared_ptr<detail::LoaderCore> make_loader_core(int64_t dataset_size,
                                                        const DataLoaderOptions& options);
   std::shared_ptr<detail::ModelCore> make_model_core(std::shared_ptr<torch::nn::Module> module);
-  std::shared_ptr<detail::OptimizerCore> make_optimizer_core(torch::optim::Optimizer& optimizer);
+  std::shared_ptr<detail::OptimizerCore> make_optimizer_core(
+      std::shared_ptr<torch::optim::Optimizer> optimizer);
   std::shared_ptr<const Accumulation> accumulation() const;
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizer_cores() const;
   SchedulerRule scheduler_rule() const;

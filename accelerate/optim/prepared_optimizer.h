@@ -16,8 +16,10 @@ namespace detail {
 /// What a prepared optimizer is, whatever its type.
 class OptimizerCore {
  public:
-  OptimizerCore(torch::optim::Optimizer& optimizer, std::shared_ptr<const Accumulation> accumulation)
-      : optimizer_(&optimizer), accumulation_(std::move(accumulation)) {}
+  /// Keeps the optimizer alive where it was given by value; a variable of the user's is only referred to.
+  OptimizerCore(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                std::shared_ptr<const Accumulation> accumulation)
+      : optimizer_(std::move(optimizer)), accumulation_(std::move(accumulation)) {}
 
   void step();
   void zero_grad(bool set_to_none);
@@ -31,7 +33,7 @@ class OptimizerCore {
   bool step_was_skipped() const { return false; }
 
  private:
-  torch::optim::Optimizer* optimizer_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<const Accumulation> accumulation_;
   int64_t backward_window_ = -1;       // window of the last backward whose gradients have not been used
   int64_t backward_micro_batch_ = -1;  // its micro-batch
