@@ -295,9 +295,11 @@ TEST_CASE("several forwards before several backwards, as with a discriminator") 
 TEST_CASE("debug mode tells a rank in backward from one in another collective") {
   std::mutex mutex;
   std::vector<std::string> messages;
+  const Store debug_store = make_in_memory_store();  // a group of its own needs a store of its own
   test::run_threads(2, [&](int rank, const Store& store, const std::string& job) {
     AcceleratorOptions options = test::thread_rank_options(store, rank, 2, job);
-    options.communicator = make_communicator(store.share(), rank, 2, true, {.debug = true}, *options.logger);
+    options.communicator =
+        make_communicator(debug_store.share(), rank, 2, true, {.debug = true}, *options.logger);
     Accelerator accelerator(options);
     torch::nn::Linear net(1, 1);
     auto model = accelerator.prepare(net);
