@@ -17,11 +17,11 @@ OMP_NUM_THREADS=1 timeout 300 "$ACCELERATE_PYTHON_VENV/bin/torchrun" --no-python
 }
 
 # Several Accelerators in one process on the agent's own store.
-timeout 120 "$ACCELERATE_PYTHON_VENV/bin/torchrun" --no-python --nproc_per_node 2 "$bin/job_torch" --several --steps 2 \
-  >"$work/several.txt" 2>&1 && [[ $(grep -c "several 4" "$work/several.txt") == 2 ]] || {
+if ! timeout 120 "$ACCELERATE_PYTHON_VENV/bin/torchrun" --no-python --nproc_per_node 2 "$bin/job_torch" --several \
+  --steps 2 >"$work/several.txt" 2>&1 || [[ $(grep -c "several 4" "$work/several.txt") != 2 ]]; then
   cat -- "$work/several.txt"
   exit 1
-}
+fi
 
 python3 - "$work/accel.txt" "$work/torchrun.txt" <<'PY'
 import re, sys
