@@ -22,7 +22,7 @@
 struct Options {
   std::string data = "mnist_5k.csv.gz";
   std::string save;
-  int64_t epochs = 8;
+  int64_t epochs = 12;
   int64_t batch_size = 32;
   std::optional<int64_t> accumulation_steps;
   double lr = 2e-3;
