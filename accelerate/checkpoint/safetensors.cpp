@@ -1,20 +1,16 @@
 #include "accelerate/checkpoint/safetensors.h"
 
 #include <ATen/Functions.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "accelerate/core/error.h"
+#include "accelerate/core/file_mapping.h"
 #include "accelerate/core/strings.h"
-#include "accelerate/core/unique_fd.h"
 
 namespace accelerate {
 namespace {
@@ -64,30 +60,14 @@ std::array<int64_t, 3> memory_key(const at::Tensor& tensor) {
                          .hint = "It may have been cut off while it was copied; take another copy."});
 }
 
-struct FileMapping {
-  void* address = MAP_FAILED;
-  size_t size_bytes = 0;
-  ~FileMapping() {
-    if (address != MAP_FAILED) ::munmap(address, size_bytes);
-  }
-};
-
 std::shared_ptr<FileMapping> map_file(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat info {};
-  if (!fd || ::fstat(fd.get(), &info) != 0) {
-    throw CheckpointError({.what = "opening " + path, .got = errno_text(errno), .hint = "Check the path."});
+  std::shared_ptr<FileMapping> mapping;
+  try {
+    mapping = std::make_shared<FileMapping>(path);
+  } catch (const DataError& error) {
+    throw CheckpointError(error.text());
   }
-  if (!S_ISREG(info.st_mode)) {
-    throw CheckpointError(
-        {.what = path, .expected = "a file", .got = S_ISDIR(info.st_mode) ? "a folder" : "a device"});
-  }
-  auto mapping = std::make_shared<FileMapping>();
-  mapping->size_bytes = static_cast<size_t>(info.st_size);
-  if (mapping->size_bytes < 8) damaged(path, concat("only ", mapping->size_bytes, " bytes"));
-  mapping->address = ::mmap(nullptr, mapping->size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd.get(), 0);
-  if (mapping->address == MAP_FAILED)
-    throw CheckpointError({.what = "mapping " + path, .got = errno_text(errno)});
+  if (mapping->bytes().size() < 8) damaged(path, concat("only ", mapping->bytes().size(), " bytes"));
   return mapping;
 }
 
@@ -107,14 +87,13 @@ at::Tensor read_entry(const std::string& path, const std::string& name, const Js
       bytes *= static_cast<uint64_t>(size);
     }
     if (offsets[0] > offsets[1] || offsets[1] - offsets[0] != bytes ||
-        offsets[1] > mapping->size_bytes - data_begin) {
+        offsets[1] > mapping->bytes().size() - data_begin) {
       damaged(path, concat("the data of '", name, "' does not fit its shape or lies past the end"));
     }
     const auto options = at::TensorOptions(known.dtype);
     if (bytes == 0) return at::empty(sizes, options);
     return at::from_blob(
-        static_cast<std::byte*>(mapping->address) + data_begin + offsets[0], sizes, [mapping](void*) {},
-        options);
+        mapping->bytes().data() + data_begin + offsets[0], sizes, [mapping](void*) {}, options);
   }
   damaged(path, concat("tensor '", name, "' has the unknown dtype ", dtype));
 }
@@ -160,11 +139,11 @@ SharedNames save_safetensors(FileSystem& files, const std::string& path, const T
 
 TensorDict load_safetensors(const std::string& path) {
   const std::shared_ptr<FileMapping> mapping = map_file(path);
-  const auto* bytes = static_cast<const unsigned char*>(mapping->address);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(mapping->bytes().data());
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < 8; ++i) header_bytes |= static_cast<uint64_t>(bytes[i]) << (8 * i);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > mapping->size_bytes - 8) {
-    damaged(path, concat("a header of ", header_bytes, " bytes in a file of ", mapping->size_bytes));
+  if (header_bytes > kMaxHeaderBytes || header_bytes > mapping->bytes().size() - 8) {
+    damaged(path, concat("a header of ", header_bytes, " bytes in a file of ", mapping->bytes().size()));
   }
   TensorDict out;
   try {

@@ -1,22 +1,13 @@
 #include "accelerate/config/machine.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <filesystem>
-#include <thread>
 
+#include "accelerate/core/machine.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate {
 namespace {
-
-int count_cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 // The driver makes one node a device, and a container holds the nodes that were given to it.
 int count_device_nodes() {
@@ -48,7 +39,7 @@ int count_visible(const std::string& list, int devices) {
 
 MachineFacts detect_machine(const EnvVars& variables) {
   MachineFacts facts;
-  facts.cores = count_cores();
+  facts.cores = logical_cpus();
   facts.cuda_devices = count_device_nodes();
   // Not through get(): an empty list means "no device" to CUDA, and not "not given".
   const auto visible = variables.values().find("CUDA_VISIBLE_DEVICES");

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "accelerate/core/error.h"
+#include "accelerate/core/shared_memory_names.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate {
@@ -99,7 +100,7 @@ bool SharedMemorySegment::open_in(const std::string& directory, std::string* pro
   if (!fd && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
     // A file system without unnamed files: the name is there from the start, and the sweep covers a killed
     // builder.
-    path = concat(directory, "/", user_prefix(), job_id_, "-", random_hex());
+    path = concat(directory, "/", shared_memory_prefix(job_id_), random_hex());
     fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   }
   if (!fd) {
@@ -135,7 +136,7 @@ std::string SharedMemorySegment::publish() {
   if (!path_.empty()) return path_;
   const std::string source = concat("/proc/self/fd/", fd_.get());
   for (int attempt = 0; attempt < 8; ++attempt) {
-    const std::string path = concat(directory_, "/", user_prefix(), job_id_, "-", random_hex());
+    const std::string path = concat(directory_, "/", shared_memory_prefix(job_id_), random_hex());
     if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) {
       path_ = path;
       return path_;
@@ -172,7 +173,7 @@ SharedMemoryMapping attach_shared_memory(const std::string& path, size_t size_by
 int sweep_shared_memory(const std::string& job_id, const std::string& directory) noexcept {
   try {
     const std::string prefix = user_prefix();
-    const std::string job_prefix = concat(prefix, job_id, "-");
+    const std::string job_prefix = shared_memory_prefix(job_id);
     DIR* listing = ::opendir(directory.c_str());
     if (listing == nullptr) return 0;
     int removed = 0;
