@@ -7,6 +7,8 @@
 #include "accelerate/core/version.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/item_dataset.h"
+#include "accelerate/data/iterable_dataset.h"
 #include "accelerate/data/shared_memory_dataset.h"
+#include "accelerate/data/shared_record_dataset.h"
 #include "accelerate/data/sources/sources.h"
 #include "accelerate/seed.h"

@@ -11,6 +11,7 @@
 #include "accelerate/core/error.h"
 #include "accelerate/environment/registry.h"
 #include "accelerate/optim/clip.h"
+#include "accelerate/optim/optimizer_state.h"
 #include "accelerate/process_start.h"
 #include "accelerate/strategy/placement.h"
 
@@ -25,6 +26,7 @@ struct Accelerator::Impl {
   std::shared_ptr<Accumulation> accumulation;
   std::vector<std::shared_ptr<detail::ModelCore>> models;
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers;
+  bool batch_said = false;  // the total batch size has been printed
 };
 
 Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Impl>()) {
@@ -38,6 +40,7 @@ Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Im
       AccumulationOptions{.num_steps = impl_->config.gradient_accumulation_steps,
                           .sync_with_dataloader = impl_->options.sync_with_dataloader},
       impl_->active_loaders);
+  impl_->active_loaders->lookahead = std::max<int64_t>(1, impl_->config.gradient_accumulation_steps);
 }
 
 Accelerator::~Accelerator() = default;
@@ -53,6 +56,14 @@ const Strategy& Accelerator::strategy() const {
 }
 bool Accelerator::sync_gradients() const {
   return impl_->accumulation->sync_gradients();
+}
+bool Accelerator::end_of_dataloader() const {
+  const LoaderProgress* loader = impl_->active_loaders->current();
+  return loader != nullptr && loader->end_of_dataloader();
+}
+int64_t Accelerator::remainder() const {
+  const LoaderProgress* loader = impl_->active_loaders->current();
+  return loader == nullptr ? -1 : loader->remainder;
 }
 int64_t Accelerator::gradient_accumulation_steps() const {
   return impl_->accumulation->options().num_steps;
@@ -71,12 +82,21 @@ SchedulerRule Accelerator::scheduler_rule() const {
           .steps = per_process ? num_processes() : 1};
 }
 
-std::shared_ptr<detail::LoaderCore> Accelerator::make_loader_core(int64_t dataset_size,
+std::shared_ptr<detail::LoaderCore> Accelerator::make_loader_core(std::optional<int64_t> dataset_size,
                                                                   const DataLoaderOptions& options) {
   DataLoaderConfiguration configuration = impl_->options.dataloader;
   configuration.device_placement = configuration.device_placement && impl_->options.device_placement;
-  return std::make_shared<detail::LoaderCore>(context(), dataset_size, options, configuration,
-                                              impl_->active_loaders);
+  auto core = std::make_shared<detail::LoaderCore>(context(), dataset_size, options, configuration,
+                                                   impl_->active_loaders);
+  if (core->batch_size_per_rank() > 0 && !std::exchange(impl_->batch_said, true) && is_main_process()) {
+    const int64_t steps = gradient_accumulation_steps();
+    logger().info(concat("batch size: ", core->batch_size_per_rank(), " per rank x ", num_processes(),
+                         num_processes() == 1 ? " rank x " : " ranks x ", steps,
+                         steps == 1 ? " accumulation step = " : " accumulation steps = ",
+                         core->batch_size_per_rank() * num_processes() * steps,
+                         " samples per optimizer step"));
+  }
+  return core;
 }
 
 std::shared_ptr<detail::ModelCore> Accelerator::make_model_core(std::shared_ptr<torch::nn::Module> module) {
@@ -142,6 +162,45 @@ AccumulateScope Accelerator::begin_micro_batch(std::vector<std::shared_ptr<detai
   impl_->accumulation->begin_micro_batch();
   if (impl_->accumulation->sync_gradients()) models.clear();
   return AccumulateScope(std::move(models), impl_->accumulation);
+}
+
+namespace {
+
+// Sets a value for as long as it lives.
+template <class T>
+class ScopedValue {
+ public:
+  ScopedValue(T& target, T value) : target_(target), before_(std::exchange(target, std::move(value))) {}
+  ~ScopedValue() { target_ = std::move(before_); }
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
+
+ private:
+  T& target_;
+  T before_;
+};
+
+}  // namespace
+
+void Accelerator::join(const std::vector<std::shared_ptr<detail::ModelCore>>& models,
+                       const std::function<void()>& body, const JoinOptions& options) {
+  for (const auto& model : models) model->strategy->begin_uneven();
+  {
+    const ScopedValue<std::optional<bool>> even(impl_->active_loaders->even_batches, options.even_batches);
+    body();
+  }
+  bool training = true;
+  while (training) {
+    training = false;
+    for (const auto& model : models) training |= model->strategy->shadow_step();
+  }
+  int source = -1;
+  for (const auto& model : models) source = std::max(source, model->strategy->end_uneven());
+  if (source < 0) return;
+  // Ranks that ended early have taken fewer steps; their moments would make the weights drift apart.
+  for (const auto& optimizer : impl_->optimizers) {
+    broadcast_optimizer_state(communicator(), optimizer->optimizer(), source);
+  }
 }
 
 void Accelerator::backward(const at::Tensor& loss, bool retain_graph, bool create_graph) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "accelerate/comm/tensor_structure.h"
 #include "accelerate/config/config.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/data/split_between.h"
 #include "accelerate/environment/env_vars.h"
 #include "accelerate/optim/accumulation.h"
 #include "accelerate/prepare.h"
@@ -47,6 +49,12 @@ struct AcceleratorOptions {
   std::optional<Topology> topology = std::nullopt;
   std::shared_ptr<Communicator> communicator = nullptr;
   std::shared_ptr<Logger> logger = nullptr;
+};
+
+/// Options of Accelerator::join_uneven_inputs().
+struct JoinOptions {
+  /// DataLoaderConfiguration::even_batches of the loops in the body; default: as prepared.
+  std::optional<bool> even_batches = std::nullopt;
 };
 
 /// One micro-batch of gradient accumulation, from Accelerator::accumulate() to the end of the scope.
@@ -137,6 +145,36 @@ class Accelerator {
   AccumulateScope no_sync(const PreparedModel<Ms>&... models) {
     return AccumulateScope({models.core()...});
   }
+  /// Collective. Runs `body`, in which ranks may train the models on different numbers of batches: a rank
+  /// whose body has ended takes part in the others' reductions with zeros until all have. Then weights,
+  /// buffers and the state of the prepared optimizers become those of a rank that trained to the end. The
+  /// body may run no other collectives (gather, reduce, ...). HF's name; PyTorch's Join.
+  /// @throws what `body` throws.
+  template <class Body, class... Ms>
+  void join_uneven_inputs(Body&& body, const JoinOptions& options, const PreparedModel<Ms>&... models) {
+    join({models.core()...}, body, options);
+  }
+
+  /// This rank's part of `inputs` (a vector, a tensor along its first dimension, or a map of these, all of
+  /// one length): the first ranks get one more where the length does not divide. With `apply_padding` all
+  /// parts are made equally long by repeating the last input, which gather() needs.
+  template <class T>
+  T split_between_processes(const T& inputs, bool apply_padding = false) const {
+    return split_between(inputs, {process_index(), num_processes(), apply_padding});
+  }
+
+  /// `loader`, whose next loop leaves out its first `count` batches.
+  template <class D>
+  PreparedDataLoader<D> skip_first_batches(PreparedDataLoader<D> loader, int64_t count) const {
+    loader.skip_first_batches(count);
+    return loader;
+  }
+
+  /// Within a loop over a prepared loader (the innermost): this is its last batch. Else false.
+  bool end_of_dataloader() const;
+  /// Samples of that loop's last round that are real, the rest being repeats to make the ranks even; 0: all
+  /// are; -1: outside of loops.
+  int64_t remainder() const;
   /// True on the micro-batch that ends its window.
   bool sync_gradients() const;
   int64_t gradient_accumulation_steps() const;
@@ -214,7 +252,7 @@ class Accelerator {
   void prepare_stage(detail::PrepareStage stage, std::tuple<Handles...>& handles,
                      std::tuple<Refs...>& objects, std::index_sequence<I...>) {
     ((detail::prepare_stage<std::remove_cvref_t<Refs>>() == stage
-          ? (void)(std::get<I>(handles) = prepare_one(static_cast<Refs>(std::get<I>(objects))))
+          ? (void)std::get<I>(handles).emplace(prepare_one(static_cast<Refs>(std::get<I>(objects))))
           : (void)0),
      ...);
   }
@@ -225,7 +263,7 @@ class Accelerator {
     if constexpr (AlreadyPrepared<Plain>) {
       return object;
     } else if constexpr (PreparableLoader<Plain>) {
-      return {object.dataset(), make_loader_core(object.dataset().size(), object.options())};
+      return {object.dataset(), make_loader_core(detail::dataset_size(object.dataset()), object.options())};
     } else if constexpr (PreparableModel<Plain>) {
       return {object, make_model_core(detail::ModulePointer<Plain>::get(object))};
     } else if constexpr (PreparableOptimizer<Plain>) {
@@ -246,7 +284,7 @@ class Accelerator {
     options.config_file = std::move(path);
     return options;
   }
-  std::shared_ptr<detail::LoaderCore> make_loader_core(int64_t dataset_size,
+  std::shared_ptr<detail::LoaderCore> make_loader_core(std::optional<int64_t> dataset_size,
                                                        const DataLoaderOptions& options);
   std::shared_ptr<detail::ModelCore> make_model_core(std::shared_ptr<torch::nn::Module> module);
   std::shared_ptr<detail::OptimizerCore> make_optimizer_core(
@@ -255,6 +293,8 @@ class Accelerator {
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizer_cores() const;
   SchedulerRule scheduler_rule() const;
   AccumulateScope begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models);
+  void join(const std::vector<std::shared_ptr<detail::ModelCore>>& models, const std::function<void()>& body,
+            const JoinOptions& options);
   at::Tensor gather_tensor(const at::Tensor& tensor);
   at::Tensor gather_tensor_for_metrics(const at::Tensor& tensor);
   at::Tensor reduce_tensor(const at::Tensor& tensor, ReduceOp op);

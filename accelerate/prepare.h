@@ -122,6 +122,16 @@ struct PreparedTypeOf<T> {
   using Type = PreparedScheduler<typename Pointee<T>::Type>;
 };
 
+// Samples of a loader's data set; nullopt for a stream.
+template <class Dataset>
+std::optional<int64_t> dataset_size(const Dataset& dataset) {
+  if constexpr (StreamedDataset<Dataset>) {
+    return std::nullopt;
+  } else {
+    return dataset.size();
+  }
+}
+
 // The handle type for an argument of type T.
 template <class T>
 using PreparedType = typename PreparedTypeOf<std::remove_cvref_t<T>>::Type;

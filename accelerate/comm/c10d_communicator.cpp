@@ -112,6 +112,25 @@ class C10dCommunicator final : public Communicator {
     return output;
   }
 
+  void scatter(at::Tensor& output, const std::vector<at::Tensor>& inputs, int root) override {
+    const bool fits = std::all_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+      return input.sizes() == output.sizes() && input.scalar_type() == output.scalar_type();
+    });
+    const size_t wanted = rank() == root ? static_cast<size_t>(size()) : 0;
+    if (root < 0 || root >= size() || inputs.size() != wanted || !fits || !output.is_contiguous()) {
+      throw ConfigError({.what = concat("scatter from rank ", root),
+                         .expected = concat(wanted, " inputs like the contiguous output, ", describe(output)),
+                         .got = concat(inputs.size(), fits ? " inputs" : " inputs of other shapes or dtypes"),
+                         .rank = rank()});
+    }
+    std::vector<at::Tensor> outputs = {output};
+    std::vector<std::vector<at::Tensor>> all;
+    if (rank() == root) all.push_back(inputs);
+    c10d::ScatterOptions options;
+    options.rootRank = root;
+    run("scatter", output, [&] { return group_->scatter(outputs, all, options); });
+  }
+
   void barrier() override {
     // Not ProcessGroup::barrier(), which keeps a static tensor that threads as ranks would race for.
     c10d::BarrierOptions options;

@@ -61,6 +61,9 @@ class Communicator {
   /// Collective. Reduces over all ranks and returns this rank's part of dimension 0, whose size must be a
   /// multiple of size().
   virtual at::Tensor reduce_scatter(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) = 0;
+  /// Collective. Rank r's `output` becomes inputs[r] of rank `root`; the other ranks give no inputs. All of
+  /// one shape and dtype.
+  virtual void scatter(at::Tensor& output, const std::vector<at::Tensor>& inputs, int root = 0) = 0;
   /// Collective. Returns once every rank has called it.
   virtual void barrier() = 0;
 

@@ -30,6 +30,12 @@ class SingleCommunicator final : public Communicator {
     check_reduce(tensor, op, 0);
     return tensor.clone();
   }
+  void scatter(at::Tensor& output, const std::vector<at::Tensor>& inputs, int root) override {
+    if (root != 0 || inputs.size() != 1) {
+      throw ConfigError({.what = "scatter in a group of one rank", .expected = "root 0 and one input"});
+    }
+    output.copy_(inputs[0]);
+  }
   void barrier() override {}
   void check_point(const std::string&) override {}
   Store* store() override { return nullptr; }

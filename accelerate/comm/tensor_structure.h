@@ -19,6 +19,9 @@ namespace accelerate {
 // torch::data::Example, and these within one another. Placement, gather, pad and checks all walk it through
 // for_each_tensor(). A type of your own joins in by either
 //   - a member  template <class F> void for_each_tensor(F&& fn) { fn(images); fn(labels); }
+//   - or a member  template <class Archive> void serialize(Archive& archive) { archive(images, labels, name);
+//   }
+//     which data/serializer.h uses too, so that it is all a type needs;
 //   - or a specialisation of accelerate::TensorStructure<T> with  static void for_each(T& value, F&& fn).
 // Parts that are no tensors (numbers, strings) are left alone.
 
@@ -36,6 +39,19 @@ concept HasForEachTensor = requires(T& value) {
 template <class T>
 concept HasTensorStructure = requires(T& value) {
   TensorStructure<T>::for_each(value, [](at::Tensor&) {});
+};
+
+// Takes the place of an archive and visits the tensors among the parts.
+template <class F>
+struct TensorVisitor {
+  F& fn;
+  template <class... Ts>
+  void operator()(Ts&... parts);
+};
+
+template <class T>
+concept HasSerializeMember = requires(T& value, TensorVisitor<void (*)(at::Tensor&)>& archive) {
+  value.serialize(archive);
 };
 
 // torch::data::Example<Data, Target> and everything shaped like it, without its header.
@@ -56,11 +72,20 @@ void for_each_tensor(T& value, F&& fn) {
     TensorStructure<T>::for_each(value, fn);
   } else if constexpr (detail::HasForEachTensor<T>) {
     value.for_each_tensor(fn);
+  } else if constexpr (detail::HasSerializeMember<T>) {
+    detail::TensorVisitor<F> visitor{fn};
+    value.serialize(visitor);
   } else if constexpr (detail::ExampleLike<T>) {
     for_each_tensor(value.data, fn);
     for_each_tensor(value.target, fn);
   }
   // any other type holds no tensors
+}
+
+template <class F>
+template <class... Ts>
+void detail::TensorVisitor<F>::operator()(Ts&... parts) {
+  (accelerate::for_each_tensor(parts, fn), ...);
 }
 
 template <class A, class B>

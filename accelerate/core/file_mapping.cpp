@@ -5,11 +5,28 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <map>
+#include <mutex>
 
 #include "accelerate/core/error.h"
+#include "accelerate/core/read_only_memory.h"
 #include "accelerate/core/unique_fd.h"
 
 namespace accelerate {
+namespace {
+
+// All mappings by where they begin, so that protect() finds the one an address lies in.
+struct Registry {
+  std::mutex mutex;
+  std::map<const std::byte*, FileMapping*> mappings;
+};
+
+Registry& registry() {
+  static Registry& instance = *new Registry;  // tensors may outlive static objects
+  return instance;
+}
+
+}  // namespace
 
 FileMapping::FileMapping(const std::string& path) : path_(path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -27,10 +44,32 @@ FileMapping::FileMapping(const std::string& path) : path_(path) {
       ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd.get(), 0);
   if (address == MAP_FAILED) throw DataError({.what = "mapping " + path, .got = errno_text(errno)});
   data_ = static_cast<std::byte*>(address);
+  const std::lock_guard lock(registry().mutex);
+  registry().mappings.emplace(data_, this);
 }
 
 FileMapping::~FileMapping() {
-  if (data_ != nullptr) ::munmap(data_, size_bytes_);
+  if (data_ == nullptr) return;
+  {
+    const std::lock_guard lock(registry().mutex);
+    registry().mappings.erase(data_);
+  }
+  if (read_only_) ReadOnlyMemory::remove(data_);
+  ::munmap(data_, size_bytes_);
+}
+
+bool FileMapping::protect(const void* data) {
+  const auto* address = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(registry().mutex);
+  auto found = registry().mappings.upper_bound(address);
+  if (found == registry().mappings.begin()) return false;
+  FileMapping& mapping = *(--found)->second;
+  if (address >= mapping.data_ + mapping.size_bytes_) return false;
+  if (mapping.read_only_) return true;
+  if (::mprotect(mapping.data_, mapping.size_bytes_, PROT_READ) != 0) return false;
+  mapping.read_only_ = true;
+  ReadOnlyMemory::add(mapping.data_, mapping.size_bytes_);
+  return true;
 }
 
 }  // namespace accelerate

@@ -20,10 +20,15 @@ class FileMapping {
   std::span<std::byte> bytes() const { return {data_, size_bytes_}; }
   const std::string& path() const { return path_; }
 
+  /// If `data` lies in a mapped file: from now on a write to any of that mapping is a segmentation fault,
+  /// explained by ReadOnlyMemory. Returns whether it does. Thread-safe.
+  static bool protect(const void* data);
+
  private:
   std::string path_;
   std::byte* data_ = nullptr;
   size_t size_bytes_ = 0;
+  bool read_only_ = false;
 };
 
 }  // namespace accelerate

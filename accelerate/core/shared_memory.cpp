@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "accelerate/core/error.h"
+#include "accelerate/core/read_only_memory.h"
 #include "accelerate/core/shared_memory_names.h"
 #include "accelerate/core/strings.h"
 
@@ -54,6 +55,22 @@ SharedMemoryMapping::SharedMemoryMapping(int fd, size_t size_bytes, bool writabl
                      .hint = "A limit on address space (ulimit -v) may be too small."});
   }
   data_ = static_cast<std::byte*>(address);
+  if (!writable) ReadOnlyMemory::add(data_, size_bytes_);
+}
+
+SharedMemoryMapping SharedMemoryMapping::anonymous(size_t size_bytes) {
+  void* address = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) {
+    throw DataError(
+        {.what = concat("memory for a data set of ", format_bytes(size_bytes)),
+         .got = errno_text(errno),
+         .hint = "Map the files instead (SharedMemoryDataset::map), or raise the limit (ulimit -v)."});
+  }
+  SharedMemoryMapping mapping;
+  mapping.data_ = static_cast<std::byte*>(address);
+  mapping.size_bytes_ = size_bytes;
+  mapping.writable_ = true;
+  return mapping;
 }
 
 SharedMemoryMapping::SharedMemoryMapping(SharedMemoryMapping&& other) noexcept
@@ -69,11 +86,15 @@ SharedMemoryMapping& SharedMemoryMapping::operator=(SharedMemoryMapping&& other)
 }
 
 SharedMemoryMapping::~SharedMemoryMapping() {
-  if (data_ != nullptr) ::munmap(data_, size_bytes_);
+  if (data_ == nullptr) return;
+  if (!writable_) ReadOnlyMemory::remove(data_);
+  ::munmap(data_, size_bytes_);
 }
 
 void SharedMemoryMapping::make_read_only() {
-  if (data_ != nullptr && ::mprotect(data_, size_bytes_, PROT_READ) == 0) writable_ = false;
+  if (data_ == nullptr || !writable_ || ::mprotect(data_, size_bytes_, PROT_READ) != 0) return;
+  writable_ = false;
+  ReadOnlyMemory::add(data_, size_bytes_);
 }
 
 SharedMemorySegment::SharedMemorySegment(const std::string& job_id, size_t size_bytes,

@@ -36,10 +36,14 @@ class SharedMemoryMapping {
   SharedMemoryMapping& operator=(const SharedMemoryMapping&) = delete;
   ~SharedMemoryMapping();
 
+  /// Memory of this process alone, writable and zero; not in any folder.
+  /// @throws DataError when there is not that much.
+  static SharedMemoryMapping anonymous(size_t size_bytes);
+
   std::byte* data() const { return data_; }
   size_t size_bytes() const { return size_bytes_; }
   bool writable() const { return writable_; }
-  /// From now on a write through this mapping is a segmentation fault.
+  /// From now on a write through this mapping is a segmentation fault, explained by ReadOnlyMemory.
   void make_read_only();
 
  private:

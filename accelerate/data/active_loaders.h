@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace accelerate {
 
 /// Where a running loop over a prepared loader stands.
 struct LoaderProgress {
-  /// Batches of this rank that are still to come, the current one included.
+  /// Batches of this rank that are still to come, the current one included. A stream, whose end is not known
+  /// before it is there, says at least one more than ActiveLoaders::lookahead as long as it goes on.
   int64_t batches_left = 0;
   /// Samples of the last round that are real, the rest being repeats to make the ranks even; 0: all are real;
   /// -1: not known.
@@ -27,6 +29,12 @@ class ActiveLoaders {
   }
   /// The innermost running loop, or null outside of any.
   const LoaderProgress* current() const { return stack_.empty() ? nullptr : stack_.back().get(); }
+
+  /// Batches that a stream reads ahead, so that the end of an accumulation window is known when the window
+  /// begins.
+  int64_t lookahead = 1;
+  /// Overrides DataLoaderConfiguration::even_batches of the loops that begin.
+  std::optional<bool> even_batches;
 
  private:
   std::vector<std::shared_ptr<LoaderProgress>> stack_;

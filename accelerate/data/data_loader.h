@@ -22,16 +22,28 @@ struct DataLoaderOptions {
   std::optional<uint64_t> seed = std::nullopt;
   /// An order of your own; excludes `shuffle`.
   std::shared_ptr<const Sampler> sampler = nullptr;
+  /// Batches of your own; excludes batch_size, shuffle, sampler and drop_last.
+  std::shared_ptr<const BatchSampler> batch_sampler = nullptr;
   /// Threads that fetch batches ahead of the loop, in order. 0: the loop fetches each itself, which is best
   /// for data sets of tensors; use threads where get_batch() decodes or transforms.
   int64_t num_workers = 0;
   /// Batches that each thread may be ahead.
   int64_t prefetch_factor = 2;
+  /// Put batches into pinned memory, which copies to a CUDA device faster and beside the computation.
+  /// Default: when the device is one.
+  std::optional<bool> pin_memory = std::nullopt;
+  /// Every batch gets memory of its own. Otherwise a batch of samples that lie side by side in a
+  /// SharedMemoryDataset is a read-only view.
+  bool copy_batches = false;
+  /// What the data set gives is this rank's part already (a source that reads its own files, a sampler of
+  /// your own): do not share it out again.
+  bool already_sharded = false;
 };
 
 /// A data set and how to cut it into batches. Give it to Accelerator::prepare(), which makes it a loader of
-/// this rank's part. A data set is any type with `size()` and `get_batch(std::span<const int64_t>)`, cheap to
-/// copy.
+/// this rank's part. A data set is any type with `size()`, `get_batch(std::span<const int64_t>)` const and
+/// `BatchType`, cheap to copy: SharedMemoryDataset, SharedRecordDataset, ItemDataset, or your own; or an
+/// IterableDataset.
 template <class Dataset>
 class DataLoader {
  public:

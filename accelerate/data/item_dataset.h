@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -71,7 +72,7 @@ struct NoTransform {
 /// A data set for DataLoader over a source of items: `source.get(i)` gives item i and `source.size()` their
 /// number (an integer or, as in torch::data, an optional). Each item goes through `transform`, and a batch
 /// through `collate`. With DataLoaderOptions::num_workers, get() and transform run on several threads at once
-/// and must allow that.
+/// and must allow that. Copies share the source.
 template <class Source, class Transform = NoTransform, class Collate = StackCollate>
 class ItemDataset {
  public:
@@ -79,17 +80,19 @@ class ItemDataset {
   using BatchType = decltype(std::declval<const Collate&>()(std::declval<std::vector<Item>>()));
 
   explicit ItemDataset(Source source, Transform transform = {}, Collate collate = {})
-      : source_(std::move(source)), transform_(std::move(transform)), collate_(std::move(collate)) {}
+      : source_(std::make_shared<Source>(std::move(source))),
+        transform_(std::move(transform)),
+        collate_(std::move(collate)) {}
 
   /// @throws DataError for a torch::data source that does not know its size.
   int64_t size() const {
-    if constexpr (requires { source_.size().has_value(); }) {
-      const auto size = source_.size();
+    if constexpr (requires { source_->size().has_value(); }) {
+      const auto size = source_->size();
       if (!size)
         throw DataError({.what = "a data set that does not know its size", .hint = "Give it a size()."});
       return static_cast<int64_t>(*size);
     } else {
-      return static_cast<int64_t>(source_.size());
+      return static_cast<int64_t>(source_->size());
     }
   }
 
@@ -99,7 +102,7 @@ class ItemDataset {
     items.reserve(indices.size());
     for (const int64_t index : indices) {
       try {
-        items.push_back(transform_(source_.get(static_cast<size_t>(index))));
+        items.push_back(transform_(source_->get(static_cast<size_t>(index))));
       } catch (const std::exception& error) {
         std::throw_with_nested(DataError({.what = concat("sample ", index, ": ", error_message(error))}));
       }
@@ -108,7 +111,7 @@ class ItemDataset {
   }
 
  private:
-  mutable Source source_;  // torch::data's get() is not const
+  std::shared_ptr<Source> source_;  // torch::data's get() is not const, and its data sets may hold much
   Transform transform_;
   Collate collate_;
 };

@@ -13,15 +13,19 @@
 
 namespace accelerate::detail {
 
-/// Fetches batches first..last-1 on threads, at most `ahead` of the one that is used, and hands them out in
-/// order. An error of a fetch is thrown by next() when that batch's turn comes. The destructor ends the
-/// threads: each finishes the fetch that it is in.
-template <class Batch>
+/// Makes batches out of jobs: `draw` gives the next job, one call at a time and in order, and nullopt at the
+/// end; `make` turns jobs into batches, on several threads at once. next() hands the batches out in the order
+/// of the jobs. With `num_threads` 0 all happens in next(); otherwise threads work at most `ahead` batches in
+/// front of the one that is used. An error of draw or make is thrown by next() when that batch's turn comes.
+/// The destructor ends the threads: each finishes what it is in.
+template <class Job, class Batch>
 class Prefetcher {
  public:
-  Prefetcher(int64_t first, int64_t last, int64_t num_threads, int64_t ahead,
-             std::function<Batch(int64_t)> fetch)
-      : fetch_(std::move(fetch)), next_to_fetch_(first), next_to_use_(first), last_(last), ahead_(ahead) {
+  using Draw = std::function<std::optional<Job>()>;
+  using Make = std::function<Batch(Job)>;
+
+  Prefetcher(Draw draw, Make make, int64_t num_threads, int64_t ahead)
+      : draw_(std::move(draw)), make_(std::move(make)), ahead_(ahead) {
     for (int64_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
   }
 
@@ -36,48 +40,73 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  /// The next batch; there must be one left.
-  Batch next() {
+  /// The next batch, or nullopt at the end.
+  std::optional<Batch> next() {
+    if (threads_.empty()) {
+      std::optional<Job> job = draw_();
+      if (!job) return std::nullopt;
+      return make_(std::move(*job));
+    }
     std::unique_lock lock(mutex_);
-    ready_.wait(lock, [&] { return done_.contains(next_to_use_); });
+    ready_.wait(lock,
+                [&] { return done_.contains(next_to_use_) || (ended_ && next_to_use_ >= next_to_draw_); });
+    if (!done_.contains(next_to_use_)) return std::nullopt;
     auto node = done_.extract(next_to_use_++);
     lock.unlock();
-    room_.notify_one();
+    room_.notify_all();
     if (node.mapped().second) std::rethrow_exception(node.mapped().second);
-    return std::move(*node.mapped().first);
+    return std::move(node.mapped().first);
   }
 
  private:
+  using Result = std::pair<std::optional<Batch>, std::exception_ptr>;
+
   void work() {
     for (;;) {
       std::unique_lock lock(mutex_);
-      room_.wait(lock, [&] {
-        return stopping_ || next_to_fetch_ >= last_ || next_to_fetch_ < next_to_use_ + ahead_;
-      });
-      if (stopping_ || next_to_fetch_ >= last_) return;
-      const int64_t number = next_to_fetch_++;
+      room_.wait(lock,
+                 [&] { return stopping_ || ended_ || (!drawing_ && next_to_draw_ < next_to_use_ + ahead_); });
+      if (stopping_ || ended_) return;
+      drawing_ = true;
       lock.unlock();
-      std::pair<std::optional<Batch>, std::exception_ptr> result;
+      std::optional<Job> job;
+      Result result;
       try {
-        result.first.emplace(fetch_(number));
+        job = draw_();
       } catch (...) {
         result.second = std::current_exception();
       }
       lock.lock();
-      done_.emplace(number, std::move(result));
-      if (number == next_to_use_) ready_.notify_one();
+      drawing_ = false;
+      ended_ = !job;
+      const int64_t number = job || result.second ? next_to_draw_++ : next_to_draw_;
+      lock.unlock();
+      room_.notify_all();
+      if (job) {
+        try {
+          result.first.emplace(make_(std::move(*job)));
+        } catch (...) {
+          result.second = std::current_exception();
+        }
+      }
+      lock.lock();
+      if (job || result.second) done_.emplace(number, std::move(result));
+      lock.unlock();
+      ready_.notify_one();
     }
   }
 
-  std::function<Batch(int64_t)> fetch_;
+  Draw draw_;
+  Make make_;
   std::mutex mutex_;
   std::condition_variable ready_;
   std::condition_variable room_;
-  std::map<int64_t, std::pair<std::optional<Batch>, std::exception_ptr>> done_;
-  int64_t next_to_fetch_;
-  int64_t next_to_use_;
-  int64_t last_;
+  std::map<int64_t, Result> done_;
+  int64_t next_to_draw_ = 0;
+  int64_t next_to_use_ = 0;
   int64_t ahead_;
+  bool drawing_ = false;  // a thread is in draw_
+  bool ended_ = false;    // draw_ has given its last job, or thrown
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -2,8 +2,12 @@
 
 #include <ATen/Functions.h>
 
+#include <set>
+
 #include "accelerate/core/deadline.h"
 #include "accelerate/core/error.h"
+#include "accelerate/core/file_mapping.h"
+#include "accelerate/core/read_only_memory.h"
 #include "accelerate/core/shared_memory.h"
 #include "accelerate/core/strings.h"
 #include "accelerate/data/tensor_segment.h"
@@ -11,8 +15,16 @@
 namespace accelerate {
 
 struct SharedMemoryDataset::Contents {
-  TensorDict tensors;
+  ColumnDict columns;
   int64_t size = 0;
+  std::set<std::string> read_only;  // columns of which a batch may be a view
+
+  explicit Contents(ColumnDict all) : columns(std::move(all)), size(column_size(columns.begin()->second)) {
+    for (const auto& [name, column] : columns) {
+      const auto* tensor = std::get_if<at::Tensor>(&column);
+      if (tensor != nullptr && ReadOnlyMemory::contains(tensor->const_data_ptr())) read_only.insert(name);
+    }
+  }
 };
 
 namespace {
@@ -45,8 +57,8 @@ void count_up(Store& store, const std::string& counter, const std::string& done,
                    .rank = context.topology.rank});
 }
 
-TensorDict build_segment(const ProcessContext& context, const Keys& keys,
-                         const std::function<TensorDict()>& load, const SharedMemoryDatasetOptions& options) {
+ColumnDict build_segment(const ProcessContext& context, const Keys& keys,
+                         const std::function<ColumnDict()>& load, const SharedMemoryDatasetOptions& options) {
   Store& store = *context.communicator->store();
   const int64_t peers = context.topology.local_world_size - 1;
   sweep_shared_memory({}, options.directory);
@@ -54,8 +66,8 @@ TensorDict build_segment(const ProcessContext& context, const Keys& keys,
   detail::SegmentLayout layout;
   auto mapping = std::make_shared<SharedMemoryMapping>();
   try {
-    TensorDict tensors = load();
-    layout = detail::plan_layout(tensors);
+    ColumnDict columns = load();
+    layout = detail::plan_layout(columns);
     segment = std::make_unique<SharedMemorySegment>(
         context.topology.job_id, std::max<size_t>(layout.size_bytes, 1),
         SharedMemoryOptions{.directory = options.directory,
@@ -65,8 +77,7 @@ TensorDict build_segment(const ProcessContext& context, const Keys& keys,
                                   "; the data set is held in ", options.fallback_directory));
     }
     *mapping = segment->map_writable();
-    detail::fill_segment(tensors, layout, *mapping);
-    tensors.clear();
+    detail::fill_segment(std::move(columns), layout, *mapping);
     mapping->make_read_only();
     if (!store.get(keys.all_ready, context.communicator->timeout()))
       missing(context, "local ranks did not come");
@@ -84,7 +95,7 @@ TensorDict build_segment(const ProcessContext& context, const Keys& keys,
   return detail::view_segment(layout, std::move(mapping));
 }
 
-TensorDict attach_segment(const ProcessContext& context, const Keys& keys) {
+ColumnDict attach_segment(const ProcessContext& context, const Keys& keys) {
   Store& store = *context.communicator->store();
   const int64_t peers = context.topology.local_world_size - 1;
   count_up(store, keys.ready, keys.all_ready, peers);
@@ -104,33 +115,65 @@ TensorDict attach_segment(const ProcessContext& context, const Keys& keys) {
   return detail::view_segment(layout, std::move(mapping));
 }
 
+// One rank on this machine: memory of its own is the one copy, read-only as for several.
+ColumnDict build_alone(const std::function<ColumnDict()>& load) {
+  ColumnDict columns = load();
+  const detail::SegmentLayout layout = detail::plan_layout(columns);
+  auto mapping = std::make_shared<SharedMemoryMapping>(
+      SharedMemoryMapping::anonymous(std::max<size_t>(layout.size_bytes, 1)));
+  detail::fill_segment(std::move(columns), layout, *mapping);
+  mapping->make_read_only();
+  return detail::view_segment(layout, std::move(mapping));
+}
+
+void put(Batch& batch, const std::string& name, at::Tensor part) {
+  if (name == "data") {
+    batch.data = std::move(part);
+  } else if (name == "target") {
+    batch.target = std::move(part);
+  } else {
+    batch.others[name] = std::move(part);
+  }
+}
+
+bool side_by_side(std::span<const int64_t> indices) {
+  for (size_t i = 1; i < indices.size(); ++i) {
+    if (indices[i] != indices[0] + static_cast<int64_t>(i)) return false;
+  }
+  return !indices.empty();
+}
+
 }  // namespace
 
 SharedMemoryDataset SharedMemoryDataset::build(const ProcessContext& context,
-                                               const std::function<TensorDict()>& load,
+                                               const std::function<ColumnDict()>& load,
                                                const SharedMemoryDatasetOptions& options) {
-  auto contents = std::make_shared<Contents>();
   const int64_t number = (*context.next_dataset)++;
-  if (context.topology.local_world_size == 1) {
-    // One rank on this machine: its own memory is the one copy.
-    TensorDict tensors = load();
-    detail::plan_layout(tensors);
-    for (auto& [name, tensor] : tensors) contents->tensors[name] = tensor.detach().cpu().contiguous();
-  } else if (const Keys keys(context.topology, number); context.topology.local_rank == 0) {
-    contents->tensors = build_segment(context, keys, load, options);
-  } else {
-    contents->tensors = attach_segment(context, keys);
-  }
-  contents->size = contents->tensors.begin()->second.size(0);
-  return SharedMemoryDataset(std::move(contents));
+  const auto columns = [&] {
+    if (context.topology.local_world_size == 1) return build_alone(load);
+    const Keys keys(context.topology, number);
+    return context.topology.local_rank == 0 ? build_segment(context, keys, load, options)
+                                            : attach_segment(context, keys);
+  };
+  return SharedMemoryDataset(std::make_shared<const Contents>(columns()));
 }
 
-SharedMemoryDataset SharedMemoryDataset::from_tensors(TensorDict tensors) {
-  detail::plan_layout(tensors);
-  auto contents = std::make_shared<Contents>();
-  for (auto& [name, tensor] : tensors) contents->tensors[name] = tensor.detach();
-  contents->size = contents->tensors.begin()->second.size(0);
-  return SharedMemoryDataset(std::move(contents));
+SharedMemoryDataset SharedMemoryDataset::from_columns(ColumnDict columns) {
+  detail::plan_layout(columns);
+  const auto settle = [](at::Tensor& tensor) {
+    tensor = tensor.detach();
+    if (tensor.is_cpu() && tensor.numel() > 0) FileMapping::protect(tensor.const_data_ptr());
+  };
+  for (auto& [name, column] : columns) {
+    if (auto* ragged = std::get_if<Ragged>(&column)) {
+      settle(ragged->values);
+      ragged->values = ragged->values.contiguous();
+      ragged->offsets = ragged->offsets.detach().contiguous();
+    } else {
+      settle(std::get<at::Tensor>(column));
+    }
+  }
+  return SharedMemoryDataset(std::make_shared<const Contents>(std::move(columns)));
 }
 
 int64_t SharedMemoryDataset::size() const {
@@ -138,20 +181,24 @@ int64_t SharedMemoryDataset::size() const {
 }
 
 int64_t SharedMemoryDataset::size_bytes() const {
-  int64_t total = 0;
-  for (const auto& [name, tensor] : contents_->tensors) total += static_cast<int64_t>(tensor.nbytes());
-  return total;
+  size_t total = 0;
+  for (const auto& [name, column] : contents_->columns) {
+    const auto* ragged = std::get_if<Ragged>(&column);
+    total += ragged == nullptr ? std::get<at::Tensor>(column).nbytes()
+                               : ragged->values.nbytes() + ragged->offsets.nbytes();
+  }
+  return static_cast<int64_t>(total);
 }
 
 std::vector<std::string> SharedMemoryDataset::names() const {
   std::vector<std::string> out;
-  for (const auto& [name, tensor] : contents_->tensors) out.push_back(name);
+  for (const auto& [name, column] : contents_->columns) out.push_back(name);
   return out;
 }
 
-const at::Tensor& SharedMemoryDataset::tensor(const std::string& name) const {
-  const auto found = contents_->tensors.find(name);
-  if (found != contents_->tensors.end()) return found->second;
+const Column& SharedMemoryDataset::column(const std::string& name) const {
+  const auto found = contents_->columns.find(name);
+  if (found != contents_->columns.end()) return found->second;
   const std::vector<std::string> known = names();
   const auto near = nearest_name(name, known);
   throw DataError({.what = concat("the data set has no tensor called '", name, "'"),
@@ -159,29 +206,54 @@ const at::Tensor& SharedMemoryDataset::tensor(const std::string& name) const {
                    .hint = near ? concat("Did you mean '", *near, "'?") : ""});
 }
 
+const at::Tensor& SharedMemoryDataset::tensor(const std::string& name) const {
+  if (const auto* tensor = std::get_if<at::Tensor>(&column(name))) return *tensor;
+  throw DataError({.what = concat("'", name, "' is ragged, not one tensor"), .hint = "Use ragged()."});
+}
+
+const Ragged& SharedMemoryDataset::ragged(const std::string& name) const {
+  if (const auto* ragged = std::get_if<Ragged>(&column(name))) return *ragged;
+  throw DataError({.what = concat("'", name, "' is one tensor, not ragged"), .hint = "Use tensor()."});
+}
+
+void SharedMemoryDataset::check_index(int64_t index) const {
+  if (index >= 0 && index < contents_->size) return;
+  throw DataError({.what = "sample number",
+                   .expected = concat("0 to ", contents_->size - 1),
+                   .got = std::to_string(index),
+                   .hint = "Check the sampler."});
+}
+
 Batch SharedMemoryDataset::get_batch(std::span<const int64_t> indices) const {
-  for (const int64_t index : indices) {
-    if (index < 0 || index >= contents_->size) {
-      throw DataError({.what = "sample number",
-                       .expected = concat("0 to ", contents_->size - 1),
-                       .got = std::to_string(index),
-                       .hint = "Check the sampler."});
-    }
-  }
-  const at::Tensor rows = at::from_blob(const_cast<int64_t*>(indices.data()),
-                                        {static_cast<int64_t>(indices.size())}, at::TensorOptions(at::kLong));
+  for (const int64_t index : indices) check_index(index);
+  const auto count = static_cast<int64_t>(indices.size());
+  const bool view = side_by_side(indices);
+  const at::Tensor rows =
+      at::from_blob(const_cast<int64_t*>(indices.data()), {count}, at::TensorOptions(at::kLong));
   Batch batch;
-  for (const auto& [name, tensor] : contents_->tensors) {
-    at::Tensor part = at::index_select(tensor, 0, rows);
-    if (name == "data") {
-      batch.data = std::move(part);
-    } else if (name == "target") {
-      batch.target = std::move(part);
+  for (const auto& [name, column] : contents_->columns) {
+    if (const auto* ragged = std::get_if<Ragged>(&column)) {
+      put(batch, name, ragged->padded(indices));
+      batch.others[name + "_lengths"] = ragged->lengths(indices);
+    } else if (const auto& tensor = std::get<at::Tensor>(column);
+               view && contents_->read_only.contains(name)) {
+      put(batch, name, tensor.narrow(0, indices[0], count));
     } else {
-      batch.others[name] = std::move(part);
+      put(batch, name, at::index_select(tensor, 0, rows));
     }
   }
   return batch;
+}
+
+Batch SharedMemoryDataset::get(size_t index) const {
+  const auto row = static_cast<int64_t>(index);
+  check_index(row);
+  Batch sample;
+  for (const auto& [name, column] : contents_->columns) {
+    const auto* ragged = std::get_if<Ragged>(&column);
+    put(sample, name, ragged == nullptr ? std::get<at::Tensor>(column).select(0, row) : ragged->row(row));
+  }
+  return sample;
 }
 
 }  // namespace accelerate

@@ -26,11 +26,10 @@ struct Batch {
   /// Samples in the batch.
   int64_t size() const;
 
-  template <class F>
-  void for_each_tensor(F&& fn) {
-    fn(data);
-    fn(target);
-    for (auto& [name, tensor] : others) fn(tensor);
+  /// See Note [Tensor structures] and Note [Values as bytes].
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(data, target, others);
   }
 };
 

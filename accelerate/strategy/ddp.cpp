@@ -18,6 +18,7 @@
 namespace accelerate {
 namespace {
 
+constexpr const char* kBackward = "backward (all_reduce of gradients)";
 constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;  // as Python's DDP
 
 // Opens two of the reducer's states to us.
@@ -61,6 +62,7 @@ class DdpModel final : public ModelStrategy {
 
   void before_forward() override {
     if (!will_reduce()) return;
+    if (!announced_) tell_training(true);
     guarded("before forward", [&] {
       if (buffers_stale_) broadcast_buffers();  // the last backward went past the Accelerator
       reducer_->prepare_for_forward();
@@ -76,10 +78,11 @@ class DdpModel final : public ModelStrategy {
 
   void before_backward(const at::Tensor& loss) override {
     if (reducer_ == nullptr) return;
-    if (sync_) communicator_->check_point("backward (all_reduce of gradients)");
+    if (sync_) communicator_->check_point(kBackward);
     if (!sync_) {
       reducer_->cancel();
     } else if (!announced_ && uses_model(loss)) {
+      tell_training(true);
       // As before a forward: the order that the last backward taught is used before the next one adds to it.
       guarded("preparing backward", [&] {
         reducer_->prepare_for_forward();
@@ -107,6 +110,45 @@ class DdpModel final : public ModelStrategy {
     sync_ = on;
   }
 
+  void begin_uneven() override {
+    uneven_ = communicator_->size() > 1 && reducer_ != nullptr;
+    if (uneven_ && options_.static_graph) {
+      throw ConfigError({.what = "static_graph (DdpOptions) with join_uneven_inputs",
+                         .hint = "Leave static_graph off.",
+                         .rank = communicator_->rank()});
+    }
+    source_rank_ = 0;
+    some_trained_ = false;
+  }
+
+  bool shadow_step() override {
+    if (!uneven_ || !tell_training(false)) return false;
+    guarded("taking part in the other ranks' step", [&] {
+      reducer_->rebuild_buckets();
+      communicator_->check_point(kBackward);
+      const auto group = communicator_->process_group();
+      for (c10d::GradBucket& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/true)) {
+        std::vector<at::Tensor> zeros = {bucket.getBuffer()};
+        group->allreduce(zeros)->wait();
+      }
+      if (options_.find_unused_parameters) {
+        std::vector<at::Tensor> used = {at::zeros_like(reducer_->get_local_used_map_on_device())};
+        group->allreduce(used)->wait();
+      }
+      reducer_->push_rebuilt_params_for_all_indices();
+      broadcast_buffers();
+    });
+    return true;
+  }
+
+  int end_uneven() override {
+    if (!std::exchange(uneven_, false) || !some_trained_) return -1;
+    std::vector<at::Tensor> states = buffers_;
+    for (const auto& [name, parameter] : parameters_) states.push_back(parameter);
+    broadcast(states, source_rank_);
+    return source_rank_;
+  }
+
  private:
   bool will_reduce() const { return reducer_ != nullptr && sync_ && at::GradMode::is_enabled(); }
 
@@ -114,6 +156,20 @@ class DdpModel final : public ModelStrategy {
   // another's.
   bool uses_model(const at::Tensor& loss) const {
     return detail::unreached_parameters(loss, parameters_).size() < parameters_.size();
+  }
+
+  // Says whether this rank still trains; true if any rank does. See Note [Uneven inputs].
+  bool tell_training(bool training) {
+    if (!uneven_) return true;
+    at::Tensor flags = at::zeros({communicator_->size()}, at::TensorOptions(at::kLong));
+    flags[communicator_->rank()] = training ? 1 : 0;
+    communicator_->all_reduce(flags);
+    const int64_t* trains = flags.const_data_ptr<int64_t>();
+    const int64_t* first = std::find(trains, trains + flags.numel(), 1);
+    if (first == trains + flags.numel()) return false;
+    source_rank_ = static_cast<int>(first - trains);
+    some_trained_ = true;
+    return true;
   }
 
   template <class F>
@@ -191,19 +247,19 @@ class DdpModel final : public ModelStrategy {
     if (options_.static_graph) reducer_->set_static_graph();
   }
 
-  void broadcast(const std::vector<at::Tensor>& tensors) {
+  void broadcast(const std::vector<at::Tensor>& tensors, int root = 0) {
     if (tensors.empty()) return;
     const at::NoGradGuard no_grad;
     guarded("broadcasting the model", [&] {
       std::vector<at::Tensor> detached;
       for (const at::Tensor& tensor : tensors) detached.push_back(tensor.detach());
-      c10d::broadcast_coalesced(communicator_->process_group(), detached, kBroadcastBytes, 0);
+      c10d::broadcast_coalesced(communicator_->process_group(), detached, kBroadcastBytes, root);
     });
   }
 
   void broadcast_buffers() {
     buffers_stale_ = false;
-    if (options_.broadcast_buffers) broadcast(buffers_);
+    if (options_.broadcast_buffers) broadcast(buffers_, uneven_ ? source_rank_ : 0);
   }
 
   [[noreturn]] void report_unused(const at::Tensor& loss) {
@@ -226,6 +282,9 @@ class DdpModel final : public ModelStrategy {
   bool announced_ = false;  // the reducer expects a backward
   bool buffers_stale_ = false;
   bool static_graph_recorded_ = false;
+  bool uneven_ = false;        // between begin_uneven() and end_uneven()
+  int source_rank_ = 0;        // the first rank that trained in the last step
+  bool some_trained_ = false;  // since begin_uneven()
 };
 
 }  // namespace

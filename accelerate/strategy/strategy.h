@@ -48,6 +48,21 @@ class ModelStrategy {
   virtual void after_backward(const at::Tensor& loss) = 0;
   /// Off: gradients stay on this rank until a backward with it on.
   virtual void set_gradient_sync(bool on) = 0;
+
+  // Note [Uneven inputs]
+  // Ranks may run out of batches at different times (Accelerator::join_uneven_inputs). Between begin_uneven()
+  // and end_uneven(), before every reduction the ranks tell one another who still trains. A rank that has no
+  // batch left calls shadow_step() in a loop: it takes part in the others' collectives with zeros, so that
+  // nobody waits in vain. Gradients are divided by the world size throughout, as PyTorch's join does.
+
+  /// Local. Ranks begin to train on inputs of different lengths.
+  virtual void begin_uneven() {}
+  /// Collective with the other ranks' next reduction, or with their shadow_step(). Returns false once no rank
+  /// trains any more.
+  virtual bool shadow_step() { return false; }
+  /// Collective, after shadow_step() returned false. Weights and buffers become those of a rank that trained
+  /// to the end; returns which, or -1 if none trained or there is nothing to agree on.
+  virtual int end_uneven() { return -1; }
 };
 
 /// Everything that differs between ways of training on several devices.

@@ -1,30 +1,13 @@
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
+#include "support/checks.h"
+
 using namespace accelerate;
 
-namespace {
-
-std::vector<int64_t> ids(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.contiguous();
-  return {plain.const_data_ptr<int64_t>(), plain.const_data_ptr<int64_t>() + plain.numel()};
-}
-
-template <class F>
-std::string error_of(F&& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-void require(bool ok, const std::string& what) {
-  if (!ok) throw std::runtime_error(what);
-}
-
-}  // namespace
+using test::error_of;
+using test::ids;
+using test::require;
 
 TEST_CASE("gather_for_metrics gives every sample exactly once, for every size, batch and world") {
   for (const int world : {1, 2, 3}) {
@@ -110,9 +93,7 @@ TEST_CASE("a shared data set is the same bytes on all ranks, of any dtype and sh
     require(batch.size() == 3 && batch.contains("flag") && !batch.contains("data"), "batch names");
     batch["text"].zero_();  // a batch is the user's own memory
     require(data.tensor("text")[4][2].item<int>() == 14, "the shared copy is untouched");
-    const auto contains = [](const std::string& text, const std::string& part) {
-      require(text.find(part) != std::string::npos, concat("'", part, "' not in: ", text));
-    };
+    const auto contains = test::require_contains;
     contains(error_of([&] { (void)data.tensor("imgae"); }), "Did you mean 'image'?");
     contains(error_of([&] { (void)batch["txt"]; }), "Did you mean 'text'?");
     const std::vector<int64_t> outside = {5};
@@ -148,9 +129,7 @@ TEST_CASE("loader options that can't be are errors that name the numbers") {
       2,
       [](Accelerator& accelerator) {
         const auto data = SharedMemoryDataset::create(accelerator, [] { return torch::arange(8); });
-        const auto contains = [](const std::string& text, const std::string& part) {
-          require(text.find(part) != std::string::npos, concat("'", part, "' not in: ", text));
-        };
+        const auto contains = test::require_contains;
         contains(error_of([&] { accelerator.prepare(DataLoader(data, {.batch_size = 3})); }),
                  "expected a batch size that is a multiple of 2 ranks, got 3. Use 4");
         contains(error_of([&] { accelerator.prepare(DataLoader(data, {.batch_size = 0})); }),

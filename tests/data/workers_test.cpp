@@ -6,13 +6,13 @@
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
+#include "support/checks.h"
+
 using namespace accelerate;
+using test::ids;
+using test::require;
 
 namespace {
-
-void require(bool ok, const std::string& what) {
-  if (!ok) throw std::runtime_error(what);
-}
 
 int thread_count() {
   int count = 0;
@@ -46,10 +46,6 @@ struct Doubled {
     return {item.data * 2, item.target};
   }
 };
-
-std::vector<int64_t> ids(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
-}
 
 }  // namespace
 
