@@ -73,6 +73,7 @@ LoaderCore::LoaderCore(const ProcessContext& context, std::optional<int64_t> dat
       configuration_(configuration),
       is_stream_(!dataset_size),
       communicator_(context.communicator),
+      logger_(context.logger),
       device_(context.device),
       active_(std::move(active)) {
   const int rank = context.topology.rank;
@@ -173,11 +174,13 @@ void LoaderCore::set_epoch(int64_t epoch) {
 
 LoaderState LoaderCore::state() const {
   if (running_is_partial_) return running_;
-  if (next_batch_ == 0) return {.epoch = epoch_, .samples_seen = offset_};
-  const auto plan = this->plan(epoch_, offset_);
-  return {
-      .epoch = epoch_,
-      .samples_seen = plan ? plan->samples_before(next_batch_) : offset_ + next_batch_ * shard_.round_size()};
+  LoaderState state{.epoch = epoch_, .samples_seen = offset_, .world_size = communicator_->size()};
+  if (next_batch_ > 0) {
+    const auto plan = this->plan(epoch_, offset_);
+    state.samples_seen =
+        plan ? plan->samples_before(next_batch_) : offset_ + next_batch_ * shard_.round_size();
+  }
+  return state;
 }
 
 void LoaderCore::load_state(const LoaderState& state) {
@@ -189,6 +192,11 @@ void LoaderCore::load_state(const LoaderState& state) {
                                      : concat("up to ", shard_.num_positions, " samples of an epoch"),
                      .got = concat(state.samples_seen, " samples of epoch ", state.epoch),
                      .hint = "It was written for another data set."});
+  }
+  if (state.world_size > 0 && state.world_size != communicator_->size()) {
+    logger_->warning(concat("a data loader goes on in epoch ", state.epoch, " after ", state.samples_seen,
+                            " samples with world size ", state.world_size, " -> ", communicator_->size(),
+                            ": what is left is shared out anew, each sample once, in other batches"));
   }
   set_epoch(state.epoch);
   // What is left is shared out anew; after whole rounds of this job that goes on exactly as it would have.
@@ -205,7 +213,7 @@ LoaderPass::LoaderPass(std::shared_ptr<LoaderCore> core)
   first_ = plan_ ? std::min(core_->next_batch_, plan_->num_batches(core_->shard().rank)) : core_->next_batch_;
   next_ = first_;
   core_->set_epoch(epoch_ + 1);
-  core_->running_ = {.epoch = epoch_, .samples_seen = 0};
+  core_->running_ = {.epoch = epoch_, .samples_seen = offset_, .world_size = core_->communicator().size()};
   core_->running_is_partial_ = true;
   core_->active()->push(progress_);
 }
@@ -224,11 +232,11 @@ void LoaderPass::hand_out(int64_t batches_left, int64_t remainder) {
   ++next_;
   // After the last batch nothing of this epoch is left to go on with.
   if (batches_left == 1) {
-    core_->running_ = {.epoch = epoch_ + 1, .samples_seen = 0};
+    core_->running_.epoch = epoch_ + 1;
+    core_->running_.samples_seen = 0;
   } else {
-    core_->running_ = {
-        .epoch = epoch_,
-        .samples_seen = plan_ ? plan_->samples_before(next_) : offset_ + next_ * core_->shard().round_size()};
+    core_->running_.samples_seen =
+        plan_ ? plan_->samples_before(next_) : offset_ + next_ * core_->shard().round_size();
   }
 }
 

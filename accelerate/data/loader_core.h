@@ -41,6 +41,8 @@ struct LoaderState {
   int64_t epoch = 0;
   /// Samples of the epoch that all ranks together have been given.
   int64_t samples_seen = 0;
+  /// Ranks of the job that wrote it; 0: not known.
+  int64_t world_size = 0;
 };
 
 namespace detail {
@@ -92,6 +94,7 @@ class LoaderCore {
   BatchShard shard_;
   std::shared_ptr<const Sampler> sampler_;
   std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Logger> logger_;
   at::Device device_;
   std::shared_ptr<ActiveLoaders> active_;
   int64_t epoch_ = 0;       // of the next loop

@@ -76,3 +76,49 @@ TEST_CASE("each local rank gets a device of its own, and placement can be left t
       Accelerator(options),
       ContainsSubstring("expected a device such as cpu, cuda or cuda:0 that is there, got 'gpu0'"));
 }
+
+TEST_CASE(
+    "the next batch is copied on a stream of its own, which the loop's stream waits for; an error keeps its "
+    "turn") {
+  test::register_test_device();
+  AcceleratorOptions options;
+  options.environment = test::variables({{"ACCELERATE_TORCH_DEVICE", "testdevice:1"}});
+  options.topology = Topology{.job_id = "device"};
+  struct Items {
+    std::shared_ptr<int64_t> fetched = std::make_shared<int64_t>(0);
+    at::Tensor get(size_t i) {
+      if (i == 4) throw std::runtime_error("boom 42");
+      ++*fetched;
+      return torch::tensor(static_cast<int64_t>(i));
+    }
+    int64_t size() const { return 6; }
+  };
+  for (const bool beside : {true, false}) {
+    options.dataloader.non_blocking = beside;
+    Accelerator accelerator(options);
+    const Items items;
+    auto loader = accelerator.prepare(DataLoader(ItemDataset(items), {.batch_size = 1}));
+    test::stream_use() = {};
+    std::vector<int64_t> seen;
+    std::vector<int64_t> fetched;
+    std::string error;
+    try {
+      for (auto& batch : loader) {
+        REQUIRE(batch.device() == accelerator.device());
+        seen.push_back(batch.cpu().template item<int64_t>());
+        fetched.push_back(*items.fetched);
+      }
+    } catch (const DataError& caught) {
+      error = caught.what();
+    }
+    CHECK(seen == std::vector<int64_t>{0, 1, 2, 3});  // the error of sample 4 is not thrown before its turn
+    CHECK_THAT(error, ContainsSubstring("boom 42"));
+    // While the loop works on batch i, batch i + 1 is on its way.
+    CHECK(fetched == (beside ? std::vector<int64_t>{2, 3, 4, 4} : std::vector<int64_t>{1, 2, 3, 4}));
+    const test::StreamUse& use = test::stream_use();
+    CHECK(use.copies_beside == (beside ? 4 : 0));
+    CHECK(use.events == (beside ? 4 : 0));
+    CHECK(use.waits == (beside ? 4 : 0));
+    CHECK(use.notes == (beside ? 4 : 0));
+  }
+}

@@ -238,6 +238,7 @@ TEST_CASE("every row of even_batches.tsv: batches of each rank and rows left aft
   std::getline(file, line);
   REQUIRE(line.find("n\tbatch\tworld") == 0);
   size_t rows = 0;
+  size_t with_count = 0;
   while (std::getline(file, line)) {
     std::istringstream fields(line);
     BatchShard shard;
@@ -247,8 +248,8 @@ TEST_CASE("every row of even_batches.tsv: batches of each rank and rows left aft
     fields >> shard.num_positions >> shard.batch_size >> shard.world_size >> split >> even >> drop_last;
     std::getline(fields >> std::ws, lengths, '\t');
     std::getline(fields, batches, '\t');
-    fields >> remainder >> rows_seen;
-    REQUIRE(fields);
+    REQUIRE(fields >> remainder);
+    const bool counted = static_cast<bool>(fields >> rows_seen);  // empty where batches can't be gathered
     shard.split_batches = split != 0;
     shard.even_batches = even != 0;
     shard.drop_last = drop_last != 0;
@@ -267,10 +268,12 @@ TEST_CASE("every row of even_batches.tsv: batches of each rank and rows left aft
     std::iota(order.begin(), order.end(), 0);
     const auto plan = accelerate::detail::plan_epoch(shard, order);
     const int64_t repeats = plan->remainder() > 0 ? last_round - plan->remainder() : 0;
-    REQUIRE(seen - repeats == rows_seen);
+    if (counted) REQUIRE(seen - repeats == rows_seen);
+    with_count += counted;
     ++rows;
   }
   CHECK(rows == 840);
+  CHECK(with_count > 400);
 }
 
 TEST_CASE("every case of the golden section iter_shard, from a stream that every rank reads") {

@@ -1,6 +1,8 @@
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
+#include "support/checks.h"
+
 using namespace accelerate;
 
 namespace {
@@ -316,4 +318,71 @@ TEST_CASE("debug mode tells a rank in backward from one in another collective") 
   });
   REQUIRE(messages.size() == 2);
   CHECK_THAT(messages[0], ContainsSubstring("rank 0: backward") && ContainsSubstring("rank 1: barrier"));
+}
+
+TEST_CASE(
+    "ranks with different numbers of batches train together, and end with one model and one optimizer") {
+  for (const bool find_unused : {false, true}) {
+    std::mutex mutex;
+    std::vector<std::vector<torch::Tensor>> ends;
+    AcceleratorOptions options;
+    options.ddp.find_unused_parameters = find_unused;
+    test::run_ranks(
+        3,
+        [&](Accelerator& accelerator) {
+          torch::nn::Sequential net = make_net();
+          set_weights(net);
+          torch::optim::Adam adam(net->parameters(), 0.01);
+          // 7 samples in batches of 1 for 3 ranks, uneven: 3, 2 and 2 steps.
+          const auto data = SharedMemoryDataset::create(accelerator, [] { return rows(0, 7); });
+          auto [model, optimizer, loader] =
+              accelerator.prepare(net, adam, DataLoader(data, {.batch_size = 1}));
+          int64_t steps = 0;
+          const auto train = [&, &model = model, &optimizer = optimizer, &loader = loader] {
+            for (auto& batch : loader) {
+              optimizer.zero_grad();
+              accelerator.backward(model->forward(batch.data).pow(2).mean());
+              optimizer.step();
+              ++steps;
+            }
+          };
+          for (int epoch = 0; epoch < 3; ++epoch) {
+            accelerator.join_uneven_inputs(train, {.even_batches = false}, model);
+          }
+          require(steps == (accelerator.is_main_process() ? 9 : 6), concat("steps ", steps));
+          require(loader.size() == 3, "even batches again outside");
+          train();  // even, with reductions that must still match
+          const std::lock_guard lock(mutex);
+          ends.emplace_back();
+          for (const auto& parameter : net->parameters()) ends.back().push_back(parameter.detach().clone());
+        },
+        options);
+    REQUIRE(ends.size() == 3);
+    for (size_t i = 0; i < ends[0].size(); ++i) {
+      CHECK(ends[0][i].equal(ends[1][i]));  // bit for bit: the moments agreed too
+      CHECK(ends[0][i].equal(ends[2][i]));
+      CHECK_FALSE(ends[0][i].equal(start_weights()[i]));
+    }
+  }
+}
+
+TEST_CASE("a rank without any batch takes part with zeros: gradients are sums over the world size") {
+  test::run_ranks(2, [](Accelerator& accelerator) {
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    {
+      const torch::NoGradGuard no_grad;
+      net->weight.fill_(1);
+    }
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    accelerator.join_uneven_inputs(
+        [&, &model = model, &optimizer = optimizer] {
+          if (!accelerator.is_main_process()) return;
+          optimizer.zero_grad();
+          accelerator.backward(model->forward(torch::ones({1, 1})).sum());
+          optimizer.step();
+        },
+        {}, model);
+    require(net->weight.item<float>() == 0.5F, concat("weight ", net->weight.item<float>()));  // 1 - 1/2
+  });
 }

@@ -10,6 +10,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -17,6 +18,8 @@ namespace accelerate::test {
 namespace {
 
 thread_local c10::DeviceIndex current_device = 0;
+thread_local std::array<c10::StreamId, kTestDevices> current_stream{};
+constexpr c10::StreamId kOtherStream = 1;
 
 class TestAllocator final : public c10::Allocator {
  public:
@@ -42,12 +45,27 @@ class TestGuard final : public c10::impl::DeviceGuardImplInterface {
     if (device.has_index()) current_device = device.index();
   }
   c10::Stream getStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
+    return c10::Stream(c10::Stream::UNSAFE, device, current_stream.at(static_cast<size_t>(device.index())));
   }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, kOtherStream);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const c10::Stream before = getStream(stream.device());
+    current_stream.at(static_cast<size_t>(stream.device_index())) = stream.id();
+    return before;
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return kTestDevices; }
-  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
+  void record(void**, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    stream_use().events += stream.id() == kOtherStream ? 1 : 0;
+  }
+  void block(void*, const c10::Stream& stream) const override {
+    stream_use().waits += stream.id() == 0 ? 1 : 0;
+  }
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream& stream) const override {
+    stream_use().notes += stream.id() == 0 ? 1 : 0;
+  }
+  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
   bool queryEvent(void*) const override { return true; }
 };
 
@@ -96,6 +114,8 @@ at::Tensor as_cpu(const at::Tensor& tensor) {
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  const bool beside = !to.is_cpu() && current_stream.at(static_cast<size_t>(to.device().index())) != 0;
+  stream_use().copies_beside += beside ? 1 : 0;
   as_cpu(to).copy_(as_cpu(from));
   return to;
 }
@@ -142,6 +162,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, TestGuard)
 
 }  // namespace
+
+StreamUse& stream_use() {
+  thread_local StreamUse use;
+  return use;
+}
 
 void register_test_device() {
   static const bool once = [] {

@@ -9,4 +9,13 @@ void register_test_device();
 
 inline constexpr int kTestDevices = 4;
 
+/// What this thread did on the device's streams: every device has a default stream and one more.
+struct StreamUse {
+  int copies_beside = 0;  ///< copies to the device that were not on the default stream
+  int events = 0;         ///< recorded on the other stream
+  int waits = 0;          ///< of the default stream for such an event
+  int notes = 0;          ///< memory that was said to be used by the default stream too
+};
+StreamUse& stream_use();
+
 }  // namespace accelerate::test
