@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "accelerate/core/error.h"
+#include "accelerate/core/file_size_limit.h"
 #include "accelerate/core/strings.h"
 #include "accelerate/core/unique_fd.h"
 
@@ -23,6 +24,7 @@ namespace {
   if (error == EACCES || error == EPERM || error == EROFS)
     hint = "Check who may write there, or choose another folder.";
   if (error == ENOENT) hint = "Check the path.";
+  if (error == EFBIG) hint = "The limit on file sizes is too small; raise it with ulimit -f.";
   throw CheckpointError({.what = concat(action, " ", path), .got = errno_text(error), .hint = hint});
 }
 
@@ -34,6 +36,7 @@ class SystemFile final : public WritableFile {
   }
 
   void write(std::span<const std::byte> bytes) override {
+    const FileSizeLimitAsError limit;
     while (!bytes.empty()) {
       const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;

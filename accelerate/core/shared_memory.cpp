@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "accelerate/core/error.h"
+#include "accelerate/core/file_size_limit.h"
 #include "accelerate/core/read_only_memory.h"
 #include "accelerate/core/shared_memory_names.h"
 #include "accelerate/core/strings.h"
@@ -40,7 +42,19 @@ uint64_t free_bytes(const std::string& directory) {
 }
 
 bool is_tmpfs_full(int error) {
-  return error == ENOSPC || error == ENOMEM || error == EDQUOT || error == EFBIG;
+  return error == ENOSPC || error == ENOMEM || error == EDQUOT;
+}
+
+int reserve(int fd, size_t size_bytes) {
+  const FileSizeLimitAsError limit;
+  return ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+}
+
+// The limit of this process on file sizes, for people.
+std::string file_size_limit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  return concat(limit.rlim_cur, " bytes (", format_bytes(limit.rlim_cur), ")");
 }
 
 }  // namespace
@@ -129,14 +143,20 @@ bool SharedMemorySegment::open_in(const std::string& directory, std::string* pro
     return false;
   }
   ::flock(fd.get(), LOCK_SH | LOCK_NB);
-  const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(size_bytes_));
+  const int error = reserve(fd.get(), size_bytes_);
   if (error != 0) {
     if (!path.empty()) ::unlink(path.c_str());
     fd.reset();  // gives the pages back that were reserved, so that the figure below is right
-    *problem = is_tmpfs_full(error) ? concat(directory, " needs ", size_bytes_, " bytes (",
-                                             format_bytes(size_bytes_), "), has ", free_bytes(directory),
-                                             " bytes free (", format_bytes(free_bytes(directory)), ")")
-                                    : concat(directory, ": ", errno_text(error));
+    if (error == EFBIG) {
+      *problem =
+          concat(directory, " needs ", size_bytes_, " bytes (", format_bytes(size_bytes_),
+                 "), but this process may write files of ", file_size_limit(), " only: raise ulimit -f");
+    } else if (is_tmpfs_full(error)) {
+      *problem = concat(directory, " needs ", size_bytes_, " bytes (", format_bytes(size_bytes_), "), has ",
+                        free_bytes(directory), " bytes free (", format_bytes(free_bytes(directory)), ")");
+    } else {
+      *problem = concat(directory, ": ", errno_text(error));
+    }
     return false;
   }
   directory_ = directory;

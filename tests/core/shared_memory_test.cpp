@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <set>
 
 #include "accelerate/core/error.h"
+#include "accelerate/core/file_system.h"
 #include "accelerate/core/strings.h"
 #include "test_support.h"
 
@@ -115,4 +117,30 @@ TEST_CASE("writing to a read-only mapping is a segmentation fault of the writer 
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
   CHECK(*mapping.data() == std::byte{0});
+}
+
+TEST_CASE("a limit on file sizes is an error that names it, not a signal") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit small{1 << 20, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  std::string reserving = "no error";
+  std::string writing = "no error";
+  try {
+    const SharedMemorySegment segment("limit", 8 << 20);
+  } catch (const DataError& error) {
+    reserving = error.what();
+  }
+  const std::string path =
+      (std::filesystem::temp_directory_path() / concat("accelerate-limit-", ::getpid())).string();
+  try {
+    write_file_atomically(system_files(), path, std::string(8 << 20, 'x'));
+  } catch (const CheckpointError& error) {
+    writing = error.what();
+  }
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK_THAT(reserving, ContainsSubstring("needs 8388608 bytes"));
+  CHECK_THAT(reserving, ContainsSubstring("files of 1048576 bytes (1.0 MiB) only: raise ulimit -f"));
+  CHECK_THAT(writing, ContainsSubstring("ulimit -f"));
+  CHECK_FALSE(std::filesystem::exists(path));
 }
