@@ -12,10 +12,20 @@
 #include "accelerate/environment/registry.h"
 #include "accelerate/optim/clip.h"
 #include "accelerate/optim/optimizer_state.h"
+#include "accelerate/precision/loss_watch.h"
 #include "accelerate/process_start.h"
 #include "accelerate/strategy/placement.h"
 
 namespace accelerate {
+namespace {
+
+std::optional<at::ScalarType> autocast_dtype(MixedPrecision precision) {
+  if (precision == MixedPrecision::kBf16) return at::kBFloat16;
+  if (precision == MixedPrecision::kFp16) return at::kHalf;
+  return std::nullopt;
+}
+
+}  // namespace
 
 struct Accelerator::Impl {
   Config config;
@@ -26,6 +36,8 @@ struct Accelerator::Impl {
   std::shared_ptr<Accumulation> accumulation;
   std::vector<std::shared_ptr<detail::ModelCore>> models;
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers;
+  std::shared_ptr<GradScaler> scaler;  // null but for fp16
+  LossWatch loss_watch;
   bool batch_said = false;  // the total batch size has been printed
 };
 
@@ -40,6 +52,11 @@ Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Im
       AccumulationOptions{.num_steps = impl_->config.gradient_accumulation_steps,
                           .sync_with_dataloader = impl_->options.sync_with_dataloader},
       impl_->active_loaders);
+  if (impl_->config.mixed_precision == MixedPrecision::kFp16) {
+    impl_->scaler =
+        std::make_shared<GradScaler>(impl_->options.grad_scaler, nullptr,
+                                     [this](const at::Tensor& parameter) { return name_of(parameter); });
+  }
   impl_->active_loaders->lookahead = std::max<int64_t>(1, impl_->config.gradient_accumulation_steps);
 }
 
@@ -109,6 +126,9 @@ std::shared_ptr<detail::ModelCore> Accelerator::make_model_core(std::shared_ptr<
   if (impl_->options.device_placement) move_to_device(*module, device());
   auto core = std::make_shared<detail::ModelCore>();
   core->strategy = impl_->strategy->prepare_model(*module);
+  core->precision = {.device_type = device().type(),
+                     .autocast_dtype = autocast_dtype(impl_->config.mixed_precision),
+                     .convert_outputs_to_fp32 = impl_->options.convert_outputs_to_fp32};
   core->module = std::move(module);
   impl_->models.push_back(core);
   return core;
@@ -142,7 +162,8 @@ std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(
                  "from that model's parameters().",
          .rank = process_index()});
   }
-  auto core = std::make_shared<detail::OptimizerCore>(std::move(optimizer), impl_->accumulation);
+  auto core =
+      std::make_shared<detail::OptimizerCore>(std::move(optimizer), impl_->accumulation, impl_->scaler);
   impl_->optimizers.push_back(core);
   return core;
 }
@@ -205,7 +226,9 @@ void Accelerator::join(const std::vector<std::shared_ptr<detail::ModelCore>>& mo
 
 void Accelerator::backward(const at::Tensor& loss, bool retain_graph, bool create_graph) {
   const int64_t window = impl_->accumulation->divisor();
-  const at::Tensor root = window > 1 ? loss / static_cast<double>(window) : loss;
+  if (!impl_->scaler) impl_->loss_watch.look(loss, *impl_->context.logger);
+  at::Tensor root = window > 1 ? loss / static_cast<double>(window) : loss;
+  if (impl_->scaler) root = impl_->scaler->scale(root);
   for (const auto& model : impl_->models) model->strategy->before_backward(root);
   try {
     root.backward({}, retain_graph, create_graph);
@@ -219,14 +242,44 @@ void Accelerator::backward(const at::Tensor& loss, bool retain_graph, bool creat
   }
 }
 
+std::unique_ptr<AutocastGuard> Accelerator::autocast() const {
+  const auto dtype = autocast_dtype(impl_->config.mixed_precision);
+  return dtype ? std::make_unique<AutocastGuard>(device().type(), *dtype) : nullptr;
+}
+
+GradScaler* Accelerator::scaler() const {
+  return impl_->scaler.get();
+}
+
+void Accelerator::unscale_gradients() {
+  for (const auto& optimizer : impl_->optimizers) optimizer->unscale();
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return std::any_of(impl_->optimizers.begin(), impl_->optimizers.end(),
+                     [](const auto& optimizer) { return optimizer->step_was_skipped(); });
+}
+
+std::string Accelerator::name_of(const at::Tensor& parameter) const {
+  for (const auto& model : impl_->models) {
+    for (const auto& entry : model->module->named_parameters()) {
+      if (entry.value().is_same(parameter)) return entry.key();
+    }
+  }
+  return "";
+}
+
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         double norm_type) {
   if (!sync_gradients()) return at::zeros({});
+  unscale_gradients();
   return impl_->strategy->clip_grad_norm(parameters, max_norm, norm_type);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  if (sync_gradients()) accelerate::clip_grad_value_(parameters, clip_value);
+  if (!sync_gradients()) return;
+  unscale_gradients();
+  accelerate::clip_grad_value_(parameters, clip_value);
 }
 
 at::Tensor Accelerator::gather_tensor(const at::Tensor& tensor) {

@@ -15,6 +15,8 @@
 #include "accelerate/data/split_between.h"
 #include "accelerate/environment/env_vars.h"
 #include "accelerate/optim/accumulation.h"
+#include "accelerate/precision/autocast.h"
+#include "accelerate/precision/grad_scaler.h"
 #include "accelerate/prepare.h"
 #include "accelerate/strategy/strategy.h"
 
@@ -28,6 +30,13 @@ struct AcceleratorOptions {
   std::optional<std::string> config_file = std::nullopt;
   /// Run on the CPU although there are GPUs.
   std::optional<bool> cpu = std::nullopt;
+  /// "no", "bf16" or "fp16": the precision in which prepared models run forward, see autocast(). Weights and
+  /// optimizer states stay in float32; under fp16 gradients are scaled.
+  std::optional<std::string> mixed_precision = std::nullopt;
+  /// How gradients are scaled under fp16.
+  GradScalerOptions grad_scaler = {};
+  /// Outputs of prepared models in half precision are converted to float32.
+  bool convert_outputs_to_fp32 = true;
   /// Micro-batches per optimizer step, see accumulate().
   std::optional<int64_t> gradient_accumulation_steps = std::nullopt;
   /// The last batch of a loader ends an accumulation window, however short.
@@ -185,6 +194,17 @@ class Accelerator {
   /// use.
   void backward(const at::Tensor& loss, bool retain_graph = false, bool create_graph = false);
 
+  /// A scope in which operations run in the configured mixed precision, for computations outside of a
+  /// prepared model's forward, such as a loss. Does nothing without mixed precision.
+  [[nodiscard]] std::unique_ptr<AutocastGuard> autocast() const;
+  /// The gradient scaler, or null but for fp16.
+  GradScaler* scaler() const;
+  /// Collective under fp16. Divides the gradients by the scale, once a step, for those who read them before
+  /// step(); the clipping functions do it by themselves.
+  void unscale_gradients();
+  /// True if the last step of a prepared optimizer was left out, since a gradient was not finite (fp16).
+  bool optimizer_step_was_skipped() const;
+
   /// Scales all gradients of the prepared model so that their total norm is at most `max_norm`; returns the
   /// norm before as a 0-d tensor. Does nothing and returns 0 on micro-batches that do not end a window.
   template <class M>
@@ -295,6 +315,7 @@ class Accelerator {
   AccumulateScope begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models);
   void join(const std::vector<std::shared_ptr<detail::ModelCore>>& models, const std::function<void()>& body,
             const JoinOptions& options);
+  std::string name_of(const at::Tensor& parameter) const;
   at::Tensor gather_tensor(const at::Tensor& tensor);
   at::Tensor gather_tensor_for_metrics(const at::Tensor& tensor);
   at::Tensor reduce_tensor(const at::Tensor& tensor, ReduceOp op);

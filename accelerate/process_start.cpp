@@ -20,6 +20,7 @@ Config read_config(const AcceleratorOptions& options, const EnvVars& environment
     if (const auto found = find_default_config_file(environment)) sources.file = *found;
   }
   if (options.cpu) sources.code.push_back({"use_cpu", *options.cpu ? "true" : "false"});
+  if (options.mixed_precision) sources.code.push_back({"mixed_precision", *options.mixed_precision});
   if (options.gradient_accumulation_steps) {
     sources.code.push_back(
         {"gradient_accumulation_steps", std::to_string(*options.gradient_accumulation_steps)});

@@ -31,7 +31,7 @@ constexpr KeyRow kRows[] = {
      .works = "NO|MULTI_CPU|MULTI_GPU", .written = kAlways},
     {.name = "mixed_precision", .type = kWord, .slot = SLOT(mixed_precision),
      .help = "Number format of the forward pass", .allowed = "no|fp16|bf16|fp8", .default_text = "no",
-     .environment = "ACCELERATE_MIXED_PRECISION", .works = "no", .written = kAlways},
+     .environment = "ACCELERATE_MIXED_PRECISION", .works = "no|fp16|bf16", .written = kAlways},
     {.name = "use_cpu", .type = kBool, .slot = SLOT(use_cpu),
      .help = "Stay on the CPU even where there are devices", .default_text = "false",
      .environment = "ACCELERATE_USE_CPU", .flag = "cpu", .written = kAlways},

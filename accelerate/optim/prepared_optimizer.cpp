@@ -1,17 +1,28 @@
 #include "accelerate/optim/prepared_optimizer.h"
 
+#include "accelerate/core/error.h"
 #include "accelerate/optim/graph.h"
 
 namespace accelerate::detail {
 
 void OptimizerCore::step() {
   if (!accumulation_->sync_gradients()) return;
-  optimizer_->step();
+  const auto own_step = [&] { optimizer_->step(); };
+  if (scaler_) {
+    step_was_skipped_ = !scaler_->step(*optimizer_, own_step);
+  } else {
+    own_step();
+  }
   backward_window_ = -1;
 }
 
 void OptimizerCore::step(const std::function<at::Tensor()>& closure) {
   if (!accumulation_->sync_gradients()) return;
+  if (scaler_) {
+    throw ConfigError(
+        {.what = "a step with a closure under mixed_precision fp16",
+         .hint = "The closure would run backward more than once a step; train in bf16 or float32."});
+  }
   optimizer_->step(closure);
   backward_window_ = -1;
 }
@@ -24,7 +35,15 @@ bool OptimizerCore::reached_by(const at::Tensor& loss) const {
   return unreached_parameters(loss, parameters).size() < parameters.size();
 }
 
+void OptimizerCore::unscale() {
+  if (scaler_ && backward_window_ == accumulation_->window()) scaler_->unscale_(*optimizer_);
+}
+
 void OptimizerCore::note_backward() {
+  if (scaler_ && scaler_->is_unscaled(*optimizer_)) {
+    throw ConfigError({.what = "backward() added to gradients that were unscaled already (by clipping)",
+                       .hint = "Run every backward of a step first, then clip, then step()."});
+  }
   backward_window_ = accumulation_->window();
   backward_micro_batch_ = accumulation_->micro_batch();
 }
@@ -38,6 +57,7 @@ void OptimizerCore::zero_grad(bool set_to_none) {
       accumulation_->sync_gradients() && backward_micro_batch_ == accumulation_->micro_batch();
   if (window_is_open && !after_last_backward) return;
   backward_window_ = -1;
+  if (scaler_) scaler_->reset(*optimizer_);
   // Optimizer::zero_grad() detaches gradients and so refuses those that are views of DDP's buckets.
   for (const auto& group : optimizer_->param_groups()) {
     for (const at::Tensor& parameter : group.params()) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "accelerate/optim/accumulation.h"
+#include "accelerate/precision/grad_scaler.h"
 
 namespace accelerate {
 
@@ -18,8 +19,11 @@ class OptimizerCore {
  public:
   /// Keeps the optimizer alive where it was given by value; a variable of the user's is only referred to.
   OptimizerCore(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                std::shared_ptr<const Accumulation> accumulation)
-      : optimizer_(std::move(optimizer)), accumulation_(std::move(accumulation)) {}
+                std::shared_ptr<const Accumulation> accumulation,
+                std::shared_ptr<GradScaler> scaler = nullptr)
+      : optimizer_(std::move(optimizer)),
+        accumulation_(std::move(accumulation)),
+        scaler_(std::move(scaler)) {}
 
   void step();
   void zero_grad(bool set_to_none);
@@ -27,14 +31,20 @@ class OptimizerCore {
   /// True if one of this optimizer's parameters is below `loss` in the graph.
   bool reached_by(const at::Tensor& loss) const;
   /// Called by the Accelerator after each backward that reached this optimizer.
+  /// @throws ConfigError when the gradients that it added to had been unscaled.
   void note_backward();
+  /// Collective under float16: divides the gradients by the scale, if a backward has left some.
+  void unscale();
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   const Accumulation& accumulation() const { return *accumulation_; }
-  bool step_was_skipped() const { return false; }
+  /// The last step was left out, since gradients were not finite.
+  bool step_was_skipped() const { return step_was_skipped_; }
 
  private:
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<const Accumulation> accumulation_;
+  std::shared_ptr<GradScaler> scaler_;  // null but for float16
+  bool step_was_skipped_ = false;
   int64_t backward_window_ = -1;       // window of the last backward whose gradients have not been used
   int64_t backward_micro_batch_ = -1;  // its micro-batch
 };

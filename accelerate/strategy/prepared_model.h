@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "accelerate/comm/tensor_structure.h"
+#include "accelerate/precision/autocast.h"
 #include "accelerate/strategy/strategy.h"
 
 namespace accelerate {
@@ -19,6 +20,7 @@ namespace detail {
 struct ModelCore {
   std::shared_ptr<torch::nn::Module> module;
   std::unique_ptr<ModelStrategy> strategy;
+  ForwardPrecision precision;
 };
 
 /// A module holder, as TORCH_MODULE makes, or a shared_ptr to a module.
@@ -58,11 +60,12 @@ class PreparedModel {
   const PreparedModel* operator->() const { return this; }
   PreparedModel& operator*() { return *this; }
 
-  /// The user's forward, with its arguments and its result.
+  /// The user's forward, with its arguments and its result; under mixed precision within an AutocastGuard,
+  /// its half-precision outputs converted to float32.
   template <class... Args>
   auto forward(Args&&... args) {
     core_->strategy->before_forward();
-    auto output = impl_->forward(std::forward<Args>(args)...);
+    auto output = core_->precision.run([&] { return impl_->forward(std::forward<Args>(args)...); });
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       core_->strategy->after_forward({&output, 1});
     } else {
