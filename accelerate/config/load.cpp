@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "accelerate/config/config_file.h"
+#include "accelerate/config/deepspeed_check.h"
 #include "accelerate/config/derive.h"
 #include "accelerate/config/excerpt.h"
 #include "accelerate/config/schema.h"
@@ -36,15 +37,17 @@ class Merger {
  public:
   explicit Merger(const ConfigSources& sources) : sources_(sources) {
     config_.machine = sources.machine ? *sources.machine : detect_machine(sources.environment);
-    allow_unknown_ = sources.allow_unknown_keys;
+    config_.allow_unknown_keys = sources.allow_unknown_keys;
     const auto from_variable = sources.environment.get_bool("ACCELERATE_ALLOW_UNKNOWN_KEYS");
-    if (from_variable) allow_unknown_ = allow_unknown_ || *from_variable;
+    if (from_variable && *from_variable) config_.allow_unknown_keys = true;
   }
 
   InspectedConfig run() {
     if (sources_.file) {
       config_.file = sources_.file->string();
-      take_map(detail::read_config_file(config_.file), {});
+      const RawNode root = detail::read_config_file(config_.file);
+      if (detail::is_deepspeed_map(root)) refuse_deepspeed_file();
+      take_map(root, {});
     }
     take_environment();
     for (const Override& given : sources_.command_line) take_override(given, Origin::kCommandLine);
@@ -54,6 +57,14 @@ class Merger {
   }
 
  private:
+  [[noreturn]] void refuse_deepspeed_file() const {
+    throw ConfigError(
+        {.what = concat(config_.file, ": is DeepSpeed's own JSON file and no configuration"),
+         .hint = concat("Name it in one: distributed_type: DEEPSPEED, and below deepspeed_config: "
+                        "deepspeed_config_file: ",
+                        config_.file)});
+  }
+
   ValueOrigin at(int line) const { return {Origin::kFile, config_.file, line}; }
 
   void error(std::string_view key, const std::string& what, const std::string& hint,
@@ -95,7 +106,7 @@ class Merger {
     } else if (!block.empty()) {
       hint = "'accel config keys' lists the keys.";
     }
-    if (allow_unknown_) return warn(path, "unknown key, left out", hint, where);
+    if (config_.allow_unknown_keys) return warn(path, "unknown key, left out", hint, where);
     error(path, "unknown key", hint, where);
     last_unknown_ = problems_.size();
   }
@@ -315,7 +326,6 @@ class Merger {
 
   const ConfigSources& sources_;
   Config config_;
-  bool allow_unknown_ = false;
   int unknown_count_ = 0;
   size_t last_unknown_ = 0;  ///< place of the last unknown key in problems_, plus one
   std::vector<Problem> problems_;

@@ -42,13 +42,10 @@ std::string range_text(std::string_view allowed) {
   return concat("an integer from ", low, " to ", high);
 }
 
-bool takes_auto(const KeyRow& row) {
+bool row_takes_auto(const KeyRow& row) {
   if (row.slot == nullptr) return false;
   Config config;
-  const Slot slot = row.slot(config);
-  return std::holds_alternative<std::optional<OrAuto<bool>>*>(slot) ||
-         std::holds_alternative<std::optional<OrAuto<int64_t>>*>(slot) ||
-         std::holds_alternative<std::optional<OrAuto<double>>*>(slot);
+  return takes_auto(row.slot(config));
 }
 
 }  // namespace
@@ -140,6 +137,10 @@ std::vector<std::string> words_of(std::string_view column) {
 }
 
 std::string expected_text(const KeyRow& row) {
+  return expected_text(row, row_takes_auto(row));
+}
+
+std::string expected_text(const KeyRow& row, bool or_auto) {
   std::string text;
   switch (row.type) {
     case ValueType::kBool:
@@ -167,7 +168,7 @@ std::string expected_text(const KeyRow& row) {
       text = concat("a block of indented 'key: value' lines");
       break;
   }
-  return takes_auto(row) ? text + ", or auto" : text;
+  return or_auto ? text + ", or auto" : text;
 }
 
 std::string describe_schema() {

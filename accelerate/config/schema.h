@@ -35,11 +35,12 @@ enum class Support {
 /// Whether write_yaml() writes a key that nobody gave.
 enum class Written { kAlways, kWhenGiven };
 
-/// Points at the member of a Config that holds a key's value.
+/// Points at the member of a Config (or of another file's struct) that holds a key's value.
 using Slot = std::variant<bool*, int64_t*, std::string*, std::optional<bool>*, std::optional<int64_t>*,
                           std::optional<double>*, std::optional<std::string>*, std::optional<OrAuto<bool>>*,
                           std::optional<OrAuto<int64_t>>*, std::optional<OrAuto<double>>*,
-                          std::optional<std::vector<std::string>>*, DistributedType*, MixedPrecision*>;
+                          std::optional<OrAuto<std::string>>*, std::optional<std::vector<std::string>>*,
+                          DistributedType*, MixedPrecision*>;
 
 /// One key. Lists inside a column are separated by '|'.
 struct KeyRow {
@@ -97,6 +98,8 @@ std::vector<std::string> words_of(std::string_view column);
 
 /// "no, fp16, bf16 or fp8" / "an integer from 0 to 65535": what a value of this key may be.
 std::string expected_text(const KeyRow& row);
+/// The same for a row without a slot of its own.
+std::string expected_text(const KeyRow& row, bool or_auto);
 
 /// A reference of all keys, one a line with values, default, variable and help, for `accel config keys`.
 std::string describe_schema();
@@ -114,6 +117,12 @@ struct SetResult {
 
 /// Converts `text` by the row's type and stores it. Leaves the value alone on error. Does not touch origins.
 SetResult set_value(Config& config, const KeyRow& row, std::string_view text);
+
+/// The same for a value that lies anywhere: `row` says how the text is read, `slot` where the value goes.
+SetResult set_slot(const Slot& slot, const KeyRow& row, std::string_view text);
+
+/// True where the slot can hold "auto" in place of a value.
+bool takes_auto(const Slot& slot);
 
 /// Back to the default (unset where there is none).
 void reset_value(Config& config, const KeyRow& row);
