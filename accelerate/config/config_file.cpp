@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <map>
 
 #include "accelerate/config/json_reader.h"
 #include "accelerate/config/load.h"
@@ -37,16 +38,25 @@ std::string named(const FileTerms& terms, const std::string& path) {
 [[noreturn]] void fail_to_open(const std::string& path, const FileTerms& terms, int error_number) {
   if (error_number == ENOENT || error_number == ENOTDIR) {
     const auto folder = std::filesystem::path(path).parent_path();
-    std::vector<std::string> names;
+    // Without extensions, which would make any two names alike.
+    std::vector<std::string> stems;
     std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored)) {
-      names.push_back(entry.path().filename().string());
+    if (std::filesystem::is_symlink(path, ignored)) {
+      fail(concat(named(terms, path), " is a link to ",
+                  shell_quote(std::filesystem::read_symlink(path, ignored).string()),
+                  ", which does not exist"),
+           {});
     }
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored)) {
+      files[entry.path().stem().string()] = entry.path().filename().string();
+    }
+    for (const auto& [stem, name] : files) stems.push_back(stem);
     std::string hint = terms.made_by_config
                            ? concat("Make one with: accel config --config_file ", shell_quote(path))
                            : std::string("A relative path starts at the folder that you start the job in.");
-    if (auto near = nearest_name(std::filesystem::path(path).filename().string(), names)) {
-      hint = concat("Did you mean ", (folder / *near).string(), "? ", hint);
+    if (auto near = nearest_name(std::filesystem::path(path).stem().string(), stems)) {
+      hint = concat("Did you mean ", (folder / files[*near]).string(), "? ", hint);
     }
     fail(concat(named(terms, path), " does not exist"), hint);
   }
@@ -142,6 +152,10 @@ std::string read_text_file(const std::string& path, const FileTerms& terms) {
   std::string text = read_bytes(path, terms);
   check_is_text(text, path, terms);
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
+  // A carriage return alone ends lines in old files.
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\r' && (i + 1 == text.size() || text[i + 1] != '\n')) text[i] = '\n';
+  }
   if (trim(text).empty()) fail(concat(named(terms, path), " is empty"), how_to_write(path, terms));
   return text;
 }

@@ -81,6 +81,10 @@ class Reader {
   void take_entry(const DeepSpeedRow& row, const RawNode::Entry& entry) {
     const RawNode& value = entry.value;
     if (value.kind == RawNode::Kind::kNull) return;
+    out_.file.origins[std::string(row.name)] = at(entry.line);
+    if (row.name == "zero_optimization" && value.kind == RawNode::Kind::kScalar && parse_bool(value.text)) {
+      return take_old_zero(row, *parse_bool(value.text), entry.line);
+    }
     const std::string expected =
         row.is_section() ? "a block of keys: {...}" : expected_text(row.rule(), true);
     if (row.is_section() != (value.kind == RawNode::Kind::kMap)) {
@@ -90,7 +94,6 @@ class Reader {
                                   : concat("'", detail::excerpt(value.text), "'");
       return error(row.name, concat("expected ", expected, ", got ", got), {}, entry.line);
     }
-    out_.file.origins[std::string(row.name)] = at(entry.line);
     if (row.leaf() == "params") {
       take_params(row.section() == "optimizer" ? out_.file.optimizer : out_.file.scheduler, row.name, value);
     } else if (row.is_section()) {
@@ -138,13 +141,20 @@ class Reader {
     return out;
   }
 
+  // "zero_optimization": true of DeepSpeed before 0.2 is stage 1.
+  void take_old_zero(const DeepSpeedRow& row, bool on, int line) {
+    out_.file.zero.stage = OrAuto<int64_t>{on ? 1 : 0};
+    report(Severity::kWarning, row.name, concat("value of an old release; read as stage ", on ? 1 : 0),
+           concat("Write \"zero_optimization\": {\"stage\": ", on ? 1 : 0, "}."), line);
+  }
+
   // "cpu_offload": true of DeepSpeed before 0.4 is "offload_optimizer": {"device": "cpu"}.
   void take_old_offload(const RawNode::Entry& entry) {
     const auto on = entry.value.kind == RawNode::Kind::kScalar ? parse_bool(entry.value.text) : std::nullopt;
     constexpr std::string_view kKey = "zero_optimization.cpu_offload";
     if (!on) return error(kKey, "expected true or false", {}, entry.line);
     report(Severity::kWarning, kKey, "key of an old release; today's is offload_optimizer.device",
-           R"(Write "offload_optimizer": {"device": "cpu"}.)", entry.line);
+           *on ? R"(Write "offload_optimizer": {"device": "cpu"}.)" : "Leave it out.", entry.line);
     auto& device = out_.file.zero.offload_optimizer.device;
     if (*on && !device) device = OrAuto<std::string>{"cpu"};
   }

@@ -83,7 +83,8 @@ struct DeepSpeedBf16 {
   bool operator==(const DeepSpeedBf16&) const = default;
 };
 
-/// optimizer or scheduler.
+/// optimizer or scheduler. Types are DeepSpeed's names or those of classes in torch.optim, and not checked
+/// here.
 struct DeepSpeedComponent {
   DeepSpeedValue<std::string> type;  ///< "AdamW", "WarmupLR"; nothing: made by the program
   /// The constructor's arguments as texts (parse_double() and parse_bool() read them), a list as its items:

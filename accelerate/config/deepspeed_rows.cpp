@@ -49,8 +49,7 @@ constexpr DeepSpeedRow kRows[] = {
     {.name = "optimizer.type", .type = kText, .slot = SLOT(optimizer.type)},
     {.name = "optimizer.params", .type = kBlock},
     {.name = "scheduler", .type = kBlock},
-    {.name = "scheduler.type", .type = kWord, .slot = SLOT(scheduler.type),
-     .allowed = "LRRangeTest|OneCycle|WarmupLR|WarmupDecayLR|WarmupCosineLR"},
+    {.name = "scheduler.type", .type = kText, .slot = SLOT(scheduler.type)},
     {.name = "scheduler.params", .type = kBlock},
 
     {.name = "zero_optimization", .type = kBlock},

@@ -78,7 +78,7 @@ class Merger {
 
   void take_map(const RawNode& map, std::string_view block) {
     for (const auto& entry : map.entries) {
-      const std::string shown = detail::excerpt(entry.key);
+      const std::string shown = entry.key.empty() ? "''" : detail::excerpt(entry.key);
       const std::string path = block.empty() ? shown : concat(block, ".", shown);
       const KeyRow* row = find_key_in_file(block, entry.key);
       if (row == nullptr) {
@@ -99,16 +99,22 @@ class Merger {
     // Thousands of unknown keys are no slips of the pen, and each search takes a while.
     constexpr int kMostHints = 50;
     const auto near = ++unknown_count_ > kMostHints ? std::nullopt : nearest_key(block, key);
-    if (near) {
-      hint = concat("Did you mean ", *near, "?");
-    } else if (block == "deepspeed_config") {
-      hint = "Sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file.";
-    } else if (!block.empty()) {
-      hint = "'accel config keys' lists the keys.";
-    }
+    if (near) hint = concat("Did you mean ", *near, "?");
+    if (!near) hint = where_it_belongs(block, key);
     if (config_.allow_unknown_keys) return warn(path, "unknown key, left out", hint, where);
     error(path, "unknown key", hint, where);
     last_unknown_ = problems_.size();
+  }
+
+  static std::string where_it_belongs(std::string_view block, const std::string& key) {
+    if (block == "deepspeed_config") {
+      return "Keys and sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file.";
+    }
+    const KeyRow* owner = block.empty() ? block_of_prefix(key) : nullptr;
+    if (owner != nullptr) {
+      return concat("Such keys stand indented below ", owner->name, "; 'accel config keys' lists them.");
+    }
+    return block.empty() ? std::string() : "'accel config keys' lists the keys.";
   }
 
   void foreign_key(const KeyRow& row, const RawNode::Entry& entry) {
@@ -160,7 +166,7 @@ class Merger {
   void take_entry(const KeyRow& row, const RawNode::Entry& entry) {
     const RawNode& value = entry.value;
     const bool empty = value.kind == RawNode::Kind::kNull ||
-                       (value.kind == RawNode::Kind::kScalar && trim(value.text).empty());
+                       (value.kind == RawNode::Kind::kScalar && is_nothing(row, trim(value.text)));
     if (empty) {
       config_.nulls[std::string(row.name)] = at(entry.line);
       return;
@@ -170,9 +176,10 @@ class Merger {
         if (!value.entries.empty()) config_.origins[std::string(row.name)] = at(entry.line);
         return take_map(value, row.name);
       }
-      return error(row.name,
-                   concat("expected ", expected_text(row), ", got '", detail::excerpt(value.text), "'"), {},
-                   at(entry.line));
+      const std::string got = value.kind == RawNode::Kind::kList
+                                  ? std::string("a list (lines with '-')")
+                                  : concat("'", detail::excerpt(value.text), "'");
+      return error(row.name, concat("expected ", expected_text(row), ", got ", got), {}, at(entry.line));
     }
     switch (value.kind) {
       case RawNode::Kind::kScalar:
@@ -183,6 +190,11 @@ class Merger {
         return error(row.name, concat("expected ", expected_text(row), ", got a block of keys"), {},
                      at(entry.line));
     }
+  }
+
+  // Python's word for nothing is a text to YAML, and HF Accelerate takes it for "not given" too.
+  static bool is_nothing(const KeyRow& row, const std::string& text) {
+    return text.empty() || (row.type == ValueType::kText && to_lower(text) == "none");
   }
 
   void take_list(const KeyRow& row, const RawNode& list, const ValueOrigin& where) {
@@ -219,7 +231,20 @@ class Merger {
           where};
       return;
     }
+    if (row.type == ValueType::kInt && !value.quoted && is_octal(trim(value.text))) {
+      return error(row.name,
+                   concat("'", trim(value.text), "' begins with 0 and is ",
+                          std::stoll(trim(value.text), nullptr, 8), " to other readers of YAML"),
+                   "Write the number without the 0.", where);
+    }
     take_text(row, value.text, where, note);
+  }
+
+  // A whole number that YAML 1.1 reads in base 8, and that is another one in base 10.
+  static bool is_octal(const std::string& text) {
+    return text.size() > 2 && text.size() < 20 && text.front() == '0' &&
+           text.find_first_not_of("01234567") == std::string::npos &&
+           text.find_first_not_of('0') < text.size() - 1;
   }
 
   void take_text(const KeyRow& row, const std::string& text, const ValueOrigin& where,
@@ -248,9 +273,18 @@ class Merger {
     config_.nulls.erase(key);
   }
 
+  // What the makers of other tools call a value.
   static std::string hint_for(const KeyRow& row, const std::string& word) {
-    if (row.name == "compute_environment" && word.find("machine") != std::string::npos) {
-      return "For several machines, keep LOCAL_MACHINE and set num_machines.";
+    if (row.name == "compute_environment") {
+      return "Write LOCAL_MACHINE, also for several machines (num_machines) and under Slurm.";
+    }
+    if (row.name == "mixed_precision") {
+      if (word == "bfloat16") return "Write bf16.";
+      if (word == "float16" || word == "half") return "Write fp16.";
+      if (word == "fp32" || word == "float32" || word == "full") return "Full precision is no.";
+    }
+    if (row.name == "distributed_type" && (word == "ddp" || word == "data_parallel")) {
+      return "Data parallel is MULTI_GPU, or MULTI_CPU.";
     }
     return {};
   }

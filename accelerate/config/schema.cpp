@@ -112,18 +112,44 @@ const KeyRow* find_key(std::string_view name) {
   return nullptr;
 }
 
+namespace {
+
+// "megatron_lm_tp_size" is no slip of megatron_lm_config, "megatron_lm_confg" is one.
+bool is_rather_a_member(const KeyRow& block, std::string_view name) {
+  static const std::vector<std::string> kEnd = {"config"};
+  return block.type == ValueType::kBlock && !block.prefix.empty() && name.starts_with(block.prefix) &&
+         !nearest_name(name.substr(block.prefix.size()), kEnd);
+}
+
+}  // namespace
+
 std::optional<std::string> nearest_key(std::string_view block, std::string_view name) {
+  constexpr std::string_view kBlockEnd = "_config";
+  // The end that all blocks share makes none of them likelier.
+  const bool as_block = block.empty() && name.ends_with(kBlockEnd);
   std::vector<std::string> candidates;
   for (const KeyRow& row : schema()) {
-    if (row.block() == block && row.support != Support::kForeign) candidates.emplace_back(row.leaf());
+    if (row.block() != block || row.support == Support::kForeign) continue;
+    std::string_view candidate = row.leaf();
+    if (as_block && !candidate.ends_with(kBlockEnd)) continue;
+    if (!as_block && block.empty() && is_rather_a_member(row, name)) continue;
+    if (as_block) candidate.remove_suffix(kBlockEnd.size());
+    candidates.emplace_back(candidate);
   }
-  if (auto found = nearest_name(name, candidates)) return found;
+  if (as_block) name.remove_suffix(kBlockEnd.size());
+  if (auto found = nearest_name(name, candidates)) return as_block ? *found + std::string(kBlockEnd) : found;
   // A key that stands in the wrong place: at the top instead of inside its block, or the other way round.
-  candidates.clear();
   for (const KeyRow& row : schema()) {
     if (row.support != Support::kForeign && row.leaf() == name) return std::string(row.name);
   }
   return std::nullopt;
+}
+
+const KeyRow* block_of_prefix(std::string_view name) {
+  for (const KeyRow& row : schema()) {
+    if (row.type == ValueType::kBlock && !row.prefix.empty() && name.starts_with(row.prefix)) return &row;
+  }
+  return nullptr;
 }
 
 Support support_of(const KeyRow& row) {

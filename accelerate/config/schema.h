@@ -90,6 +90,9 @@ const KeyRow* find_key(std::string_view name);
 /// The likeliest right spelling of an unknown key inside `block`, or nothing.
 std::optional<std::string> nearest_key(std::string_view block, std::string_view name);
 
+/// The block whose prefix a name has ("fsdp_whatever"), or nullptr.
+const KeyRow* block_of_prefix(std::string_view name);
+
 /// The row's support, or that of its block.
 Support support_of(const KeyRow& row);
 

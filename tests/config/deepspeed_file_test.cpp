@@ -136,7 +136,7 @@ TEST_CASE("all problems of a DeepSpeed file are told at once, each with file, li
   "fp16": true,
   "gradient_clipping": "much",
   "optimizer": {"params": {"lr": {"a": 1}}},
-  "scheduler": {"type": "CosineLR"}
+  "scheduler": {"type": ["CosineLR"]}
 })");
   std::string message;
   try {
@@ -157,7 +157,8 @@ TEST_CASE("all problems of a DeepSpeed file are told at once, each with file, li
         concat(at, ":8: fp16: expected a block of keys: {...}, got 'true'"),
         concat(at, ":9: gradient_clipping: expected a number, or auto, got 'much'"),
         concat(at, ":10: optimizer.params.lr: expected a value or a list of values, got nested ones"),
-        concat(at, ":10: optimizer: has no type"), concat(at, ":11: scheduler.type: expected LRRangeTest")}) {
+        concat(at, ":10: optimizer: has no type"),
+        concat(at, ":11: scheduler.type: expected a text, or auto, got a list")}) {
     CHECK_THAT(message, ContainsSubstring(line));
   }
   CHECK_THAT(message, ContainsSubstring("9 problems"));
@@ -203,6 +204,13 @@ TEST_CASE("precisions, devices and stages of a DeepSpeed file have to fit one an
              ContainsSubstring("zero_optimization: is not given: nothing is sharded"));
   check_fine(zero(R"("stage": 2, "offload_param": {"device": "none"}, "offload_optimizer": null)"));
   check_fine(zero(R"("stage": "auto", "offload_param": {"device": "cpu"})"));
+}
+
+TEST_CASE("zero_optimization: true of old DeepSpeed is stage 1") {
+  const auto found = inspect(R"({"zero_optimization": true, "train_batch_size": "auto"})");
+  REQUIRE(found.problems.size() == 1);
+  CHECK_THAT(describe(found.problems.front()), ContainsSubstring("value of an old release; read as stage 1"));
+  CHECK(found.file.stage() == 1);
 }
 
 TEST_CASE("cpu_offload of old DeepSpeed is offload_optimizer") {
