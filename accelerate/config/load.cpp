@@ -6,6 +6,7 @@
 #include "accelerate/config/deepspeed_check.h"
 #include "accelerate/config/derive.h"
 #include "accelerate/config/excerpt.h"
+#include "accelerate/config/placeholder.h"
 #include "accelerate/config/schema.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -14,16 +15,6 @@ namespace accelerate {
 namespace {
 
 using detail::RawNode;
-
-// "${VAR}", "$VAR", "{{ x }}", "<your ip>", "xx.xx.xx.xx": somebody has yet to fill the value in.
-bool is_placeholder(const std::string& text) {
-  if (text.find("${") != std::string::npos || text.find("$(") != std::string::npos) return true;
-  if (text.find("{{") != std::string::npos || text.starts_with("$")) return true;
-  if (text.starts_with("<") && text.ends_with(">")) return true;
-  const std::string letters = to_lower(text);
-  return letters.find('.') != std::string::npos && letters.find('x') != std::string::npos &&
-         letters.find_first_not_of("x.") == std::string::npos;
-}
 
 // How else to give a value of this key.
 std::string other_ways(const KeyRow& row) {
@@ -220,7 +211,7 @@ class Merger {
 
   void take_scalar(const KeyRow& row, const RawNode& value, const ValueOrigin& where,
                    const std::string& note) {
-    if (support_of(row) != Support::kNoEffect && is_placeholder(value.text)) {
+    if (support_of(row) != Support::kNoEffect && detail::is_placeholder(value.text)) {
       bad_values_[std::string(row.name)] = {
           Severity::kError,
           ProblemKind::kContent,

@@ -363,7 +363,7 @@ TEST_CASE("a line that does not fit the one above it is told in those words") {
         "c.yaml:2: not YAML: 'num_processes: 2' does not belong to the lines above it");
   check("{% if x %}\ndistributed_type: NO\n{% endif %}\n",
         "c.yaml:1: '{% if x %}' is a template's placeholder");
-  check("a: " + std::string(5000, '[') + std::string(5000, ']') + "\n", "c.yaml:1: nested too deeply");
+  check(concat("a: ", std::string(5000, '['), std::string(5000, ']'), "\n"), "c.yaml:1: nested too deeply");
 }
 
 TEST_CASE("lines may end with a carriage return alone") {
@@ -420,7 +420,7 @@ TEST_CASE("Python's None in place of a text means not given") {
 
 TEST_CASE("unknown keys are not likened to what only looks alike, and say where such keys belong") {
   const auto check = [](const std::string& line, const std::string& expected, const std::string& absent) {
-    const std::string text = refusal("distributed_type: NO\n" + line + "\n");
+    const std::string text = refusal(concat("distributed_type: NO\n", line, "\n"));
     INFO(text);
     CHECK_THAT(text, ContainsSubstring(expected));
     if (!absent.empty()) CHECK(text.find(absent) == std::string::npos);
@@ -478,8 +478,7 @@ TEST_CASE("messages show no control characters, and no halves of characters") {
       "distributed_type: \"N\xc2\x9b"
       "31mO\"\n");
   CHECK_THAT(text, ContainsSubstring("got 'N?31mO'"));
-  std::string long_text(79, 'a');
-  long_text += "\xe4\xb8\xad\xe4\xb8\xad";
-  CHECK_THAT(refusal("distributed_type: " + long_text + "\n"),
-             ContainsSubstring(std::string(79, 'a') + "...'"));
+  const std::string letters(79, 'a');
+  CHECK_THAT(refusal(concat("distributed_type: ", letters, "\xe4\xb8\xad\xe4\xb8\xad\n")),
+             ContainsSubstring(letters + "...'"));
 }
