@@ -295,7 +295,7 @@ TEST_CASE("a closed quote is not taken for an open one") {
 
 TEST_CASE("garbage is refused fast") {
   std::vector<std::string> texts = {std::string(1 << 20, '\xfe'), std::string(250'000, '['),
-                                    std::string(250'000, 'a'), "\"" + std::string(200'000, 'x')};
+                                    std::string(250'000, 'a'), concat("\"", std::string(200'000, 'x'))};
   std::string deep;
   for (int i = 0; i < 30'000; ++i) deep += "{\"a\":";
   std::string keys;
@@ -463,7 +463,7 @@ TEST_CASE("a link to nowhere, and a missing file beside others that only share i
   CHECK_THAT(refused("link.yaml"), ContainsSubstring("is a link to gone.yaml, which does not exist"));
   CHECK(refused("nope.yaml").find("Did you mean") == std::string::npos);
   CHECK_THAT(refused("longs.yml"),
-             ContainsSubstring("Did you mean " + (folder.path() / "long.yaml").string()));
+             ContainsSubstring(concat("Did you mean ", (folder.path() / "long.yaml").string())));
 }
 
 TEST_CASE("counts beyond any job are refused, so that none is cut off later") {

@@ -292,6 +292,14 @@ TEST_CASE("a file is replaced as a whole or not at all") {
   CHECK((std::filesystem::status(file).permissions() & std::filesystem::perms::all) ==
         (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
   CHECK(count_files(file.parent_path()) == 1);
+  // Also a mode that the mask of this process would narrow.
+  const mode_t mask = ::umask(022);
+  REQUIRE(::chmod(file.c_str(), 0664) == 0);
+  replace_file(file.string(), "two\n");
+  ::umask(mask);
+  struct stat info {};
+  REQUIRE(::stat(file.c_str(), &info) == 0);
+  CHECK((info.st_mode & 07777) == 0664);
   const auto link = folder.path() / "link.yaml";
   std::filesystem::create_symlink(file, link);
   replace_file(link.string(), "three\n");
