@@ -66,9 +66,14 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
     error_ = error.what();
-    // "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error while ..."
-    const size_t at = error_.find(": ");
-    if (at != std::string::npos) error_ = error_.substr(at + 2);
+    // "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error while ...", or without
+    // the place: "[json.exception.out_of_range.406] number overflow parsing '1e999'"
+    for (const char* end : {"] ", ": "}) {
+      const size_t at = error_.find(end);
+      if (at != std::string::npos && (*end == ']' || error_.starts_with("parse error at"))) {
+        error_ = error_.substr(at + 2);
+      }
+    }
     return false;
   }
 
@@ -154,6 +159,7 @@ std::string hint_of(std::string_view text, size_t at) {
   if ((stopped == '}' || stopped == ']') && before != std::string_view::npos && read[before] == ',') {
     return "Remove the comma before it.";
   }
+  if (stopped >= '0' && stopped <= '9') return "Is the number too large, or a comma missing?";
   if (stopped == '/' || stopped == '#') return "JSON has no comments.";
   if (stopped == 'T' || stopped == 'F') return "JSON writes true and false in small letters.";
   if (stopped == 'N') return "JSON writes null, and has no NaN.";

@@ -386,6 +386,7 @@ TEST_CASE("where JSON is not JSON, the hint is about what stands there") {
   check("{'debug': true}", "double quotes only");
   check("{ // mine\n}", "JSON has no comments.");
   check("{\"debug\": true\n\"use_cpu\": true}", "Is a comma missing before it?");
+  check("{\"num_processes\": 1e999}", "c.json:1: not valid JSON: number overflow parsing '1e999'");
   check("distributed_type: NO\n", "YAML belongs into a file called .yaml");
   const std::string deep = refusal(std::string(5000, '['), "c.json");
   CHECK_THAT(deep, ContainsSubstring("nested too deeply"));
