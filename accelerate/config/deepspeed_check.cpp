@@ -48,21 +48,18 @@ class Checker {
   }
 
   void check_batch(std::optional<int64_t> num_processes) {
-    if (!file_.train_batch_size || file_.train_batch_size->is_auto()) return;
-    if (file_.gradient_accumulation_steps && file_.gradient_accumulation_steps->is_auto()) return;
-    const int64_t train = *file_.train_batch_size->value;
+    const auto& given_train = file_.train_batch_size;
+    if (!given_train || given_train->is_auto() || is_open(kSteps, file_.gradient_accumulation_steps)) return;
+    if (is_open(kMicro, file_.train_micro_batch_size_per_gpu)) return;
+    const int64_t train = *given_train->value;
     const int64_t steps = file_.gradient_accumulation_steps ? *file_.gradient_accumulation_steps->value : 1;
-    const bool has_micro =
-        file_.train_micro_batch_size_per_gpu && !file_.train_micro_batch_size_per_gpu->is_auto();
-    const int64_t micro = has_micro ? *file_.train_micro_batch_size_per_gpu->value : 1;
-    if (num_processes) {
-      if (*num_processes > kMostProcesses) return;
-      if (!has_micro && file_.train_micro_batch_size_per_gpu) return;
-      if (!derive_batch(file_, *num_processes))
-        refuse_batch(train, has_micro ? micro : 0, steps, *num_processes);
-      return;
+    const int64_t micro =
+        file_.train_micro_batch_size_per_gpu ? *file_.train_micro_batch_size_per_gpu->value : 0;
+    if (!num_processes) {
+      if (micro > 0) check_batch_of_any_job(train, micro, steps);
+    } else if (*num_processes <= kMostProcesses && !derive_batch(file_, *num_processes)) {
+      refuse_batch(train, micro, steps, *num_processes);
     }
-    if (has_micro) check_batch_of_any_job(train, micro, steps);
   }
 
  private:
@@ -94,10 +91,16 @@ class Checker {
     }
   }
 
+  // "auto", or a value that could not be used: somebody else's to settle.
+  bool is_open(const char* key, const DeepSpeedValue<int64_t>& value) const {
+    return value ? value->is_auto() : file_.origins.contains(key);
+  }
+
   std::string steps_text(int64_t steps) const {
     return concat(kSteps, " ", steps, file_.gradient_accumulation_steps ? "" : " (not given)");
   }
 
+  // `micro` is 0 where it is not given.
   void refuse_batch(int64_t train, int64_t micro, int64_t steps, int64_t processes) {
     const std::string many = concat(processes, processes == 1 ? " process" : " processes");
     if (micro == 0) {

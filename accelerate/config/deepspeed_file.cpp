@@ -193,7 +193,9 @@ bool is_deepspeed_map(const RawNode& root) {
 }  // namespace detail
 
 std::optional<int64_t> DeepSpeedFile::stage() const {
-  return zero.stage ? zero.stage->value : 0;
+  if (zero.stage) return zero.stage->value;
+  // A value that could not be used is not 0.
+  return origins.contains("zero_optimization.stage") ? std::nullopt : std::optional<int64_t>(0);
 }
 
 InspectedDeepSpeedFile inspect_deepspeed_file(const std::filesystem::path& path,

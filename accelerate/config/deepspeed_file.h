@@ -115,7 +115,8 @@ struct DeepSpeedFile {
   std::map<std::string, ValueOrigin, std::less<>> origins;  ///< where each key stands
   std::string file;                                         ///< path that was read
 
-  /// zero.stage where it is a number; 0 when it is not given. Nothing for "auto".
+  /// zero.stage where it is a number; 0 when it is not given. Nothing for "auto" and for a
+  /// value that could not be used.
   std::optional<int64_t> stage() const;
 };
 

@@ -33,13 +33,13 @@ std::string joined_or(const std::vector<std::string>& words) {
   return out;
 }
 
-std::string range_text(std::string_view allowed) {
+std::string range_text(std::string_view noun, std::string_view allowed) {
   const size_t dots = allowed.find("..");
-  if (dots == std::string_view::npos) return "an integer";
+  if (dots == std::string_view::npos) return std::string(noun);
   const std::string_view low = allowed.substr(0, dots);
   const std::string_view high = allowed.substr(dots + 2);
-  if (high.empty()) return concat("an integer, ", low, " or more");
-  return concat("an integer from ", low, " to ", high);
+  if (high.empty()) return concat(noun, ", ", low, " or more");
+  return concat(noun, " from ", low, " to ", high);
 }
 
 bool row_takes_auto(const KeyRow& row) {
@@ -173,10 +173,10 @@ std::string expected_text(const KeyRow& row, bool or_auto) {
       text = "true or false";
       break;
     case ValueType::kInt:
-      text = range_text(row.allowed);
+      text = range_text("an integer", row.allowed);
       break;
     case ValueType::kNumber:
-      text = "a number";
+      text = range_text("a number", row.allowed);
       break;
     case ValueType::kText:
       text = "a text";

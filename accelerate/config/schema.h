@@ -48,8 +48,8 @@ struct KeyRow {
   ValueType type = ValueType::kText;
   Slot (*slot)(Config&) = nullptr;  ///< none for blocks and kForeign
   std::string_view help;            ///< one line
-  std::string_view allowed =
-      {};  ///< words of a kWord ("no|fp16"), or the range of a kInt ("0..65535", "1..")
+  std::string_view allowed = {};    ///< words of a kWord ("no|fp16"), or the range of a kInt or kNumber
+                                  ///< ("0..65535", "1..")
   std::string_view default_text = {};  ///< what is used when nobody says anything; empty = nothing
   std::string_view environment = {};   ///< variables, the first given wins
   std::string_view flag = {};       ///< name of the command-line flag where it is not the last part of `name`

@@ -117,6 +117,16 @@ std::string wrong(const Rule& rule, std::string_view text) {
   return concat("expected ", expected_text(rule.row, rule.or_auto), ", got '", detail::excerpt(text), "'");
 }
 
+// Outside "low..high", of which either may be missing.
+template <class T>
+bool is_outside(std::string_view range, T value) {
+  const size_t dots = range.find("..");
+  if (dots == std::string_view::npos) return false;
+  const auto low = parse_int(range.substr(0, dots));
+  const auto high = parse_int(range.substr(dots + 2));
+  return (low && value < static_cast<T>(*low)) || (high && value > static_cast<T>(*high));
+}
+
 Canonical canonical_int(const Rule& rule, const std::string& text) {
   std::optional<int64_t> value = parse_int(text);
   if (!value) {
@@ -127,12 +137,7 @@ Canonical canonical_int(const Rule& rule, const std::string& text) {
     }
   }
   if (!value) return {.text = {}, .error = wrong(rule, text), .warning = {}};
-  const size_t dots = rule.row.allowed.find("..");
-  if (dots != std::string_view::npos) {
-    const auto low = parse_int(rule.row.allowed.substr(0, dots));
-    const auto high = parse_int(rule.row.allowed.substr(dots + 2));
-    if ((low && *value < *low) || (high && *value > *high)) return {{}, wrong(rule, text), {}};
-  }
+  if (is_outside(rule.row.allowed, *value)) return {{}, wrong(rule, text), {}};
   return {std::to_string(*value), {}, {}};
 }
 
@@ -209,7 +214,7 @@ Canonical canonical(const Rule& rule, const std::string& text) {
       return canonical_int(rule, text);
     case ValueType::kNumber: {
       const auto value = parse_double(text);
-      if (!value) return {{}, wrong(rule, text), {}};
+      if (!value || is_outside(rule.row.allowed, *value)) return {{}, wrong(rule, text), {}};
       return {number_text(*value), {}, {}};
     }
     case ValueType::kWord:

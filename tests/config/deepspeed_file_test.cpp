@@ -155,7 +155,7 @@ TEST_CASE("all problems of a DeepSpeed file are told at once, each with file, li
             at,
             ":6: zero_optimization.reduce_bucket_size: expected an integer, 0 or more, or auto, got '1.5'"),
         concat(at, ":8: fp16: expected a block of keys: {...}, got 'true'"),
-        concat(at, ":9: gradient_clipping: expected a number, or auto, got 'much'"),
+        concat(at, ":9: gradient_clipping: expected a number, 0 or more, or auto, got 'much'"),
         concat(at, ":10: optimizer.params.lr: expected a value or a list of values, got nested ones"),
         concat(at, ":10: optimizer: has no type"),
         concat(at, ":11: scheduler.type: expected a text, or auto, got a list")}) {
@@ -263,6 +263,27 @@ TEST_CASE("batch sizes: train = micro x accumulation x processes") {
   check_fine(batch("8", "", ""));
   // Products stay within 64 bits.
   check_fine(batch("1000000000000", "\"auto\"", "1000000"), {.num_processes = 9'000'000'000'000'000'000});
+}
+
+TEST_CASE("a value that could not be used has no second problem in its wake") {
+  for (const std::string& text :
+       {zero(R"("stage": 7, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"})"),
+        batch("8", "\"x\"", "1"), batch("8", "1", "0"), batch("0", "1", "1"),
+        std::string(R"({"zero_optimization": 3, "train_batch_size": "auto"})")}) {
+    CHECK_THAT(problem_of(text, Severity::kError, {.num_processes = 2}), ContainsSubstring("expected "));
+  }
+}
+
+TEST_CASE("numbers of a DeepSpeed file have their range") {
+  const auto refused = [](const std::string& line, const std::string& said) {
+    CHECK_THAT(problem_of(concat("{\"zero_optimization\": {\"stage\": 1}, ", line, "}"), Severity::kError),
+               ContainsSubstring(said));
+  };
+  refused("\"gradient_clipping\": -1", "gradient_clipping: expected a number, 0 or more, or auto, got '-1'");
+  refused("\"fp16\": {\"loss_scale\": -0.5}", "fp16.loss_scale: expected a number, 0 or more");
+  CHECK_THAT(problem_of(zero(R"("stage": 1, "offload_optimizer": {"device": "cpu", "ratio": 1.5})"),
+                        Severity::kError),
+             ContainsSubstring("ratio: expected a number from 0 to 1, or auto, got '1.5'"));
 }
 
 TEST_CASE("what is no DeepSpeed file is refused with the reason") {
