@@ -124,6 +124,12 @@ void check_is_text(const std::string& text, const std::string& path, const FileT
   }
 }
 
+// As `accelerate env` prints a configuration.
+bool is_list_of_keys(const detail::RawNode& root) {
+  return root.kind == detail::RawNode::Kind::kList && !root.items.empty() &&
+         root.items.front().kind == detail::RawNode::Kind::kMap;
+}
+
 std::string how_to_write(const std::string& path, const FileTerms& terms) {
   if (!terms.made_by_config) return {};
   return concat("Write it with: accel config --force --config_file ", shell_quote(path));
@@ -171,7 +177,8 @@ RawNode read_config_file(const std::string& path) {
   if (root.kind != RawNode::Kind::kMap) {
     fail(concat(path, ":", root.line, ": ", root.kind == RawNode::Kind::kList ? "a list" : "a single text",
                 " is no configuration"),
-         "It should have lines such as 'distributed_type: MULTI_CPU'.");
+         is_list_of_keys(root) ? "Remove the '- ' before the keys."
+                               : "It should have lines such as 'distributed_type: MULTI_CPU'.");
   }
   return root;
 }

@@ -67,6 +67,13 @@ class Merger {
     problems_.push_back({Severity::kWarning, ProblemKind::kContent, std::string(key), what, hint, where});
   }
 
+  // What is wrong with a value, unless one of higher precedence makes that unimportant.
+  void bad_value(const KeyRow& row, const std::string& what, const std::string& hint,
+                 const ValueOrigin& where) {
+    bad_values_[std::string(row.name)] = {
+        Severity::kError, ProblemKind::kContent, std::string(row.name), what, hint, where};
+  }
+
   void take_map(const RawNode& map, std::string_view block) {
     for (const auto& entry : map.entries) {
       const std::string shown = entry.key.empty() ? "''" : detail::excerpt(entry.key);
@@ -178,8 +185,8 @@ class Merger {
       case RawNode::Kind::kList:
         return take_list(row, value, at(entry.line));
       default:
-        return error(row.name, concat("expected ", expected_text(row), ", got a block of keys"), {},
-                     at(entry.line));
+        return bad_value(row, concat("expected ", expected_text(row), ", got a block of keys"), {},
+                         at(entry.line));
     }
   }
 
@@ -192,14 +199,14 @@ class Merger {
     std::vector<std::string> items;
     for (const RawNode& item : list.items) {
       if (item.kind != RawNode::Kind::kScalar) {
-        return error(row.name, concat("expected ", expected_text(row), ", got nested values"), {}, where);
+        return bad_value(row, concat("expected ", expected_text(row), ", got nested values"), {}, where);
       }
       items.push_back(item.text);
     }
     const bool takes_lists =
         row.type == ValueType::kList || row.type == ValueType::kText || row.type == ValueType::kGpuIds;
     if (!takes_lists)
-      return error(row.name, concat("expected ", expected_text(row), ", got a list"), {}, where);
+      return bad_value(row, concat("expected ", expected_text(row), ", got a list"), {}, where);
     if (row.type == ValueType::kList) {
       // Not through text: a command may hold commas.
       *std::get<std::optional<std::vector<std::string>>*>(row.slot(config_)) = std::move(items);
@@ -212,21 +219,16 @@ class Merger {
   void take_scalar(const KeyRow& row, const RawNode& value, const ValueOrigin& where,
                    const std::string& note) {
     if (support_of(row) != Support::kNoEffect && detail::is_placeholder(value.text)) {
-      bad_values_[std::string(row.name)] = {
-          Severity::kError,
-          ProblemKind::kContent,
-          std::string(row.name),
-          concat(note, "'", value.text,
-                 "' is a placeholder; variables are not expanded in configuration files"),
-          other_ways(row),
-          where};
-      return;
+      return bad_value(row,
+                       concat(note, "'", value.text,
+                              "' is a placeholder; variables are not expanded in configuration files"),
+                       other_ways(row), where);
     }
     if (row.type == ValueType::kInt && !value.quoted && is_octal(trim(value.text))) {
-      return error(row.name,
-                   concat("'", trim(value.text), "' begins with 0 and is ",
-                          std::stoll(trim(value.text), nullptr, 8), " to other readers of YAML"),
-                   "Write the number without the 0.", where);
+      return bad_value(row,
+                       concat(note, "'", trim(value.text), "' begins with 0 and is ",
+                              std::stoll(trim(value.text), nullptr, 8), " to other readers of YAML"),
+                       "Write the number without the 0.", where);
     }
     take_text(row, value.text, where, note);
   }
@@ -241,20 +243,14 @@ class Merger {
   void take_text(const KeyRow& row, const std::string& text, const ValueOrigin& where,
                  const std::string& note) {
     const std::string key(row.name);
-    // A value of higher precedence makes it unimportant what was wrong with the lower one.
     bad_values_.erase(key);
     std::erase_if(value_warnings_, [&](const Problem& problem) { return problem.key == key; });
     const SetResult result = set_value(config_, row, text);
     if (!result.error.empty()) {
       const std::string word = to_lower(trim(text));
       const bool none = word == "none" || word == "null" || word == "nil";
-      bad_values_[key] = {Severity::kError,
-                          ProblemKind::kContent,
-                          key,
-                          note + result.error,
-                          none ? "For no value, write null or leave the key out." : hint_for(row, word),
-                          where};
-      return;
+      return bad_value(row, note + result.error,
+                       none ? "For no value, write null or leave the key out." : hint_for(row, word), where);
     }
     if (!result.warning.empty()) {
       value_warnings_.push_back(

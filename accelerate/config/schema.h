@@ -46,10 +46,10 @@ using Slot = std::variant<bool*, int64_t*, std::string*, std::optional<bool>*, s
 struct KeyRow {
   std::string_view name;  ///< dotted path, "fsdp_config.fsdp_version"
   ValueType type = ValueType::kText;
-  Slot (*slot)(Config&) = nullptr;  ///< none for blocks and kForeign
-  std::string_view help;            ///< one line
-  std::string_view allowed = {};    ///< words of a kWord ("no|fp16"), or the range of a kInt or kNumber
-                                  ///< ("0..65535", "1..")
+  Slot (*slot)(Config&) = nullptr;     ///< none for blocks and kForeign
+  std::string_view help;               ///< one line
+  std::string_view allowed = {};       ///< words of a kWord ("no|fp16"), or the range of a kInt or kNumber
+                                       ///< ("0..65535", "1..")
   std::string_view default_text = {};  ///< what is used when nobody says anything; empty = nothing
   std::string_view environment = {};   ///< variables, the first given wins
   std::string_view flag = {};       ///< name of the command-line flag where it is not the last part of `name`

@@ -264,7 +264,8 @@ TEST_CASE("text that is no configuration is refused with file and line") {
   check(" \n\n", "is empty");
   check("# nothing yet\n", "holds no keys");
   check("word\n", "c.yaml:1: a single text is no configuration");
-  check("- a\n- b\n", "c.yaml:1: a list is no configuration");
+  check("- a\n- b\n", "c.yaml:1: a list is no configuration. It should have lines");
+  check("- distributed_type: NO\n- debug: false\n", "Remove the '- ' before the keys.");
   check("cat default_config.yaml\ndistributed_type: NO\n",
         "c.yaml:1: not YAML: 'cat default_config.yaml' is not 'key: value'");
   check("\tdistributed_type: NO\n", "c.yaml:1: a tab is used for indentation");
