@@ -1,12 +1,15 @@
 #include "launcher/config_actions.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <istream>
 #include <memory>
 #include <optional>
 #include <ostream>
 
+#include "accelerate/config/deepspeed_file.h"
 #include "accelerate/config/load.h"
+#include "accelerate/config/schema.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 #include "launcher/config_prompt.h"
@@ -44,12 +47,57 @@ void print(std::ostream& out, const Problem& problem) {
 }
 
 // A file by itself: what the variables of this shell say is no part of it.
-InspectedConfig inspect_alone(const std::string& file, const ConfigIo& io) {
+InspectedConfig inspect_alone(const std::string& file, const ConfigIo& io,
+                              std::optional<int64_t> num_processes = std::nullopt) {
   EnvVars none;
   if (auto allowed = io.variables.get("ACCELERATE_ALLOW_UNKNOWN_KEYS")) {
     none.set("ACCELERATE_ALLOW_UNKNOWN_KEYS", *allowed);
   }
-  return inspect_config({.file = file, .environment = none, .machine = detect_machine(io.variables)});
+  ConfigSources sources{.file = file, .environment = none, .machine = detect_machine(io.variables)};
+  if (num_processes) sources.command_line.push_back({"num_processes", std::to_string(*num_processes)});
+  return inspect_config(sources);
+}
+
+// Prints problems and counts them.
+class ProblemPrinter {
+ public:
+  explicit ProblemPrinter(std::ostream& out) : out_(out) {}
+
+  void print(const Problem& problem) {
+    cli::print(out_, problem);
+    ++(problem.severity == Severity::kError ? errors_ : warnings_);
+  }
+  /// The last line; returns the exit code.
+  int finish(const std::string& file) {
+    out_ << file << ": " << errors_ << (errors_ == 1 ? " error, " : " errors, ") << warnings_
+         << (warnings_ == 1 ? " warning\n" : " warnings\n");
+    return errors_ > 0 ? static_cast<int>(ExitCode::kConfigError) : 0;
+  }
+
+ private:
+  std::ostream& out_;
+  int errors_ = 0;
+  int warnings_ = 0;
+};
+
+int validate_deepspeed(const std::string& file, const ConfigRequest& request, const ConfigIo& io) {
+  const bool allow = io.variables.get_bool("ACCELERATE_ALLOW_UNKNOWN_KEYS").value_or(false);
+  const InspectedDeepSpeedFile found = inspect_deepspeed_file(file, {request.num_processes, allow});
+  io.out << "A file of DeepSpeed, for deepspeed_config_file.";
+  const auto types = words_of(find_row("distributed_type")->works);
+  if (std::find(types.begin(), types.end(), "DEEPSPEED") == types.end()) {
+    io.out << " ZeRO is not supported yet: a launch with it is refused.";
+  }
+  io.out << '\n';
+  ProblemPrinter printer(io.out);
+  for (const Problem& problem : found.problems) printer.print(problem);
+  if (!found.file.autos.empty()) {
+    io.out << "auto, set by whoever trains: " << join(found.file.autos, ", ") << '\n';
+  }
+  if (!found.file.unused.empty()) {
+    io.out << "has no part here: " << join(found.file.unused, ", ") << '\n';
+  }
+  return printer.finish(file);
 }
 
 std::unique_ptr<Prompt> make_prompt(const ConfigIo& io) {
@@ -116,26 +164,20 @@ int show_config(const ConfigRequest& request, const ConfigIo& io) {
 
 int validate_file(const ConfigRequest& request, const ConfigIo& io) {
   const std::string file = file_that_must_be(request, io);
-  const InspectedConfig found = inspect_alone(file, io);
-  int errors = 0;
-  int warnings = 0;
-  const auto count = [&](const Problem& problem) {
-    print(io.out, problem);
-    ++(problem.severity == Severity::kError ? errors : warnings);
-  };
+  if (is_deepspeed_file(file)) return validate_deepspeed(file, request, io);
+  const InspectedConfig found = inspect_alone(file, io, request.num_processes);
+  ProblemPrinter printer(io.out);
   for (const Problem& problem : found.problems) {
-    if (problem.severity == Severity::kError) count(problem);
+    if (problem.severity == Severity::kError) printer.print(problem);
   }
   for (const Problem& problem : validate(found.config, ValidateFor::kFile)) {
     // Where a value could not be read, what follows from its absence is no second problem.
     const bool follows = std::any_of(found.problems.begin(), found.problems.end(), [&](const Problem& first) {
       return first.severity == Severity::kError && first.key == problem.key;
     });
-    if (!follows) count(problem);
+    if (!follows) printer.print(problem);
   }
-  io.out << file << ": " << errors << (errors == 1 ? " error, " : " errors, ") << warnings
-         << (warnings == 1 ? " warning\n" : " warnings\n");
-  return errors > 0 ? static_cast<int>(ExitCode::kConfigError) : 0;
+  return printer.finish(file);
 }
 
 int update_file(const ConfigRequest& request, const ConfigIo& io) {

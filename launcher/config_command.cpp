@@ -14,6 +14,7 @@ namespace {
 struct State {
   ConfigRequest request;
   std::string file;
+  int64_t num_processes = 0;
   bool basic = false;
 };
 
@@ -21,6 +22,7 @@ using Action = int (*)(const ConfigRequest&, const ConfigIo&);
 
 int run(State& state, Action action) {
   if (!state.file.empty()) state.request.file = state.file;
+  if (state.num_processes > 0) state.request.num_processes = state.num_processes;
   const EnvVars variables = EnvVars::from_process();
   return action(state.request, {.variables = variables,
                                 .in = std::cin,
@@ -30,12 +32,13 @@ int run(State& state, Action action) {
 }
 
 // A subcommand that takes the file as an argument; --config_file of `config` itself does as well.
-void add_file_action(CLI::App& config, const char* name, const char* help,
-                     const std::shared_ptr<State>& state, int& exit_code, Action action) {
+CLI::App* add_file_action(CLI::App& config, const char* name, const char* help,
+                          const std::shared_ptr<State>& state, int& exit_code, Action action) {
   CLI::App* command = config.add_subcommand(name, help);
   command->fallthrough();
   command->add_option("file", state->file, "The file (default: the one that a launch would read)");
   command->callback([state, &exit_code, action] { exit_code = run(*state, action); });
+  return command;
 }
 
 }  // namespace
@@ -70,9 +73,14 @@ void add_config_command(CLI::App& app, int& exit_code) {
 
   add_file_action(*config, "show", "Print every value that a launch would use, with its origin", state,
                   exit_code, show_config);
-  add_file_action(*config, "validate",
-                  "Print all that is wrong with a file; exit code 2 if there is an error", state, exit_code,
-                  validate_file);
+  CLI::App* check = add_file_action(*config, "validate",
+                                    "Print all that is wrong with a file, or with a JSON file of "
+                                    "DeepSpeed's; exit code 2 if there is an error",
+                                    state, exit_code, validate_file);
+  check
+      ->add_option("--num_processes,--num-processes", state->num_processes,
+                   "Check for a launch with this number of processes, over all machines")
+      ->check(CLI::PositiveNumber);
   add_file_action(*config, "update", "Rewrite a file with today's spellings", state, exit_code, update_file);
 
   CLI::App* keys = config->add_subcommand("keys", "Print all keys with values, defaults and variables");

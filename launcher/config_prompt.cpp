@@ -16,6 +16,10 @@ void throw_input_ended() {
                      .hint = "To write a file without questions: accel config --default"});
 }
 
+std::string asked(const std::string& question, const std::string& default_answer) {
+  return default_answer.empty() ? question + ":" : concat(question, " [", default_answer, "]:");
+}
+
 std::string PlainPrompt::read_line() {
   std::string line;
   if (std::getline(in_, line)) return trim(line);
@@ -26,7 +30,7 @@ std::string PlainPrompt::read_line() {
 std::string PlainPrompt::ask(const std::string& question, const std::string& default_answer,
                              const Check& check) {
   for (;;) {
-    out_ << question << " [" << default_answer << "]: " << std::flush;
+    out_ << asked(question, default_answer) << ' ' << std::flush;
     std::string answer = read_line();
     if (answer.empty()) answer = default_answer;
     const std::string reason = check(answer);

@@ -33,6 +33,9 @@ class Prompt {
 /// @throws ConfigError saying that the input ended too early.
 [[noreturn]] void throw_input_ended();
 
+/// A question with its default in brackets, if it has one, and a colon.
+std::string asked(const std::string& question, const std::string& default_answer);
+
 /// Asks plain questions, one a line: the default stands in brackets and is taken for an empty line, a bad
 /// answer is asked again with the reason. For pipes, and terminals that can't move their cursor.
 class PlainPrompt final : public Prompt {

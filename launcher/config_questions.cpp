@@ -4,6 +4,7 @@
 
 #include "accelerate/config/schema.h"
 #include "accelerate/core/error.h"
+#include "accelerate/core/machine.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate::cli {
@@ -18,8 +19,19 @@ std::string store(Config& config, std::string_view key, const std::string& text)
   if (!result.error.empty()) return result.error + ".";
   // Keys that HF Accelerate does not know go into the file only where they say something.
   const bool says_nothing = row.ours && value_text(config, row) == std::string(row.default_text);
+  config.origins.erase(std::string(key));
   if (!says_nothing) config.origins[std::string(key)] = {Origin::kCode, std::string(kAnswer), 0};
   return {};
+}
+
+// What a launch with the answers so far would say about this key.
+std::vector<std::string> remarks_on(const Config& config, std::string_view key, Severity severity) {
+  std::vector<std::string> out;
+  for (const Problem& problem : validate(config)) {
+    if (problem.severity != severity || problem.key != key) continue;
+    out.push_back(problem.hint.empty() ? problem.what + "." : concat(problem.what, ". ", problem.hint));
+  }
+  return out;
 }
 
 // As store(), and refuses what a launch with the answers so far would refuse on account of this key.
@@ -27,20 +39,22 @@ std::string store_checked(Config& config, std::string_view key, const std::strin
   Config trial = config;
   std::string reason = store(trial, key, text);
   if (!reason.empty()) return reason;
-  for (const Problem& problem : validate(trial)) {
-    if (problem.severity == Severity::kError && problem.key == key) {
-      return problem.hint.empty() ? problem.what + "." : concat(problem.what, ". ", problem.hint);
-    }
-  }
+  const auto errors = remarks_on(trial, key, Severity::kError);
+  if (!errors.empty()) return errors.front();
   config = std::move(trial);
   return {};
 }
 
-// Asks for the value of one key; what it means and may be is in the schema.
+// Asks for the value of one key; what it means and may be is in the schema. A doubtful answer is taken, and
+// the doubt said.
 void ask_key(Prompt& prompt, Config& config, std::string_view key, const std::string& default_answer) {
   const KeyRow& row = *find_row(key);
-  prompt.ask(concat(row.help, " (", row.name, ": ", expected_text(row), ")"), default_answer,
+  const std::string expected = row.type == ValueType::kText ? std::string() : ": " + expected_text(row);
+  prompt.ask(concat(row.help, " (", row.name, expected, ")"), default_answer,
              [&](const std::string& answer) { return store_checked(config, key, answer); });
+  for (const std::string& doubt : remarks_on(config, key, Severity::kWarning)) {
+    prompt.say(concat("  Note: ", row.name, " ", doubt));
+  }
 }
 
 void ask_yes_no_key(Prompt& prompt, Config& config, std::string_view key) {
@@ -76,22 +90,55 @@ void ask_type(Prompt& prompt, Config& config) {
   store(config, row.name, chosen);
 }
 
-// Asked only where there is a choice.
+std::string precision_help(const std::string& word) {
+  if (word == "bf16") return "half the memory for activations, same range as float";
+  if (word == "fp16") return "half the memory for activations, needs loss scaling (done for you)";
+  if (word == "fp8") return "for the newest devices only";
+  return "full precision";
+}
+
+// Asked only where there is a choice; what can't be chosen yet is named.
 void ask_precision(Prompt& prompt, Config& config) {
   const KeyRow& row = *find_row("mixed_precision");
-  std::vector<Choice> choices;
-  for (const std::string& word : words_of(row.works)) {
-    std::string help = "full precision";
-    if (word == "bf16") help = "half the memory for activations, same range as float";
-    if (word == "fp16") help = "half the memory for activations, needs loss scaling (done for you)";
-    if (word == "fp8") help = "for the newest devices only";
-    choices.push_back({word, help});
+  const std::vector<std::string> works = words_of(row.works.empty() ? row.allowed : row.works);
+  std::vector<std::string> missing;
+  for (const std::string& word : words_of(row.allowed)) {
+    if (std::find(works.begin(), works.end(), word) == works.end()) missing.push_back(word);
   }
-  if (choices.size() < 2) {
+  if (!missing.empty())
+    prompt.say(concat("Not supported yet as mixed_precision: ", join(missing, ", "), "."));
+  if (works.size() < 2) {
     store(config, row.name, std::string(row.default_text));
     return;
   }
+  std::vector<Choice> choices;
+  for (const std::string& word : works) choices.push_back({word, precision_help(word)});
   store(config, row.name, prompt.choose(std::string(row.help), choices, std::string(row.default_text)));
+}
+
+// How machines find one another. Which one this is, is asked only where they don't number themselves.
+void ask_meeting(Prompt& prompt, Config& config) {
+  const std::string rendezvous = prompt.choose(
+      std::string(find_row("rdzv_backend")->help),
+      {{"static", "each machine is started with a number of its own, all must be there"},
+       {"c10d",
+        "machines number themselves by arrival; with --nnodes MIN:MAX the job goes on when some are lost"}},
+      "static");
+  store(config, "rdzv_backend", rendezvous);
+  if (rendezvous == "static") {
+    ask_key(prompt, config, "machine_rank", "0");
+    prompt.say(
+        "  On the other machines, pass --machine_rank with theirs; all else in the file holds for all.");
+  }
+  ask_key(prompt, config, "main_process_ip", "");
+  ask_key(prompt, config, "main_process_port", "29500");
+  const bool local = prompt.yes_or_no(concat(find_row("same_network")->help, " (same_network)?"), true);
+  store(config, "same_network", local ? "true" : "false");
+}
+
+void ask_machines(Prompt& prompt, Config& config) {
+  ask_key(prompt, config, "num_machines", "1");
+  if (config.num_machines > 1) ask_meeting(prompt, config);
 }
 
 void ask_processes(Prompt& prompt, Config& config) {
@@ -100,12 +147,27 @@ void ask_processes(Prompt& prompt, Config& config) {
     return;
   }
   const bool gpus = config.distributed_type == DistributedType::kMultiGpu;
-  const int available = gpus ? config.machine.cuda_devices : config.machine.cores;
-  ask_key(prompt, config, "num_processes", std::to_string(std::max(gpus ? 1 : 2, available)));
+  const int64_t here = std::max(1, gpus ? config.machine.cuda_devices : config.machine.cores);
+  const int64_t machines = config.num_machines;
+  if (machines > 1) {
+    prompt.say(concat("Processes are counted over all ", machines, " machines: ", here, " on each are ",
+                      here * machines, "."));
+  }
+  const int64_t least = gpus ? 1 : 2;
+  ask_key(prompt, config, "num_processes", std::to_string(std::max(least, here * machines)));
+}
+
+// No key of HF Accelerate's files, and the usual share is right but for loaders with threads of their own.
+void say_threads(Prompt& prompt, const Config& config) {
+  const int64_t local = config.num_processes.value_or(1) / config.num_machines;
+  const int64_t threads = std::max<int64_t>(1, physical_cores() / std::max<int64_t>(1, local));
+  prompt.say(concat("CPU threads of each process: its share of the cores (here ", threads,
+                    "), unless OMP_NUM_THREADS is set or --num_cpu_threads_per_process is passed."));
 }
 
 }  // namespace
 
+// In the order of HF Accelerate's questionnaire.
 Config ask_config(Prompt& prompt, const MachineFacts& machine) {
   Config config;
   config.machine = machine;
@@ -115,17 +177,21 @@ Config ask_config(Prompt& prompt, const MachineFacts& machine) {
       "Data parallel jobs are faster with the same memory a device. FSDP and ZeRO, which need less memory a "
       "device, are not supported yet and not offered.");
   ask_type(prompt, config);
-  const DistributedType type = config.distributed_type;
-  if (type == DistributedType::kMultiCpu || machine.cuda_devices == 0) {
+  const bool several = config.distributed_type != DistributedType::kNo;
+  if (several) {
+    ask_machines(prompt, config);
+    ask_yes_no_key(prompt, config, "debug");
+  }
+  if (config.distributed_type == DistributedType::kMultiCpu || machine.cuda_devices == 0) {
     store(config, "use_cpu", "true");
-  } else if (type == DistributedType::kNo) {
+  } else if (!several) {
     ask_yes_no_key(prompt, config, "use_cpu");
   }
   ask_processes(prompt, config);
   if (!config.use_cpu && machine.cuda_devices > 0) ask_key(prompt, config, "gpu_ids", "all");
+  say_threads(prompt, config);
   ask_precision(prompt, config);
   ask_key(prompt, config, "gradient_accumulation_steps", "1");
-  ask_yes_no_key(prompt, config, "debug");
   return config;
 }
 

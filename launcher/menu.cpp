@@ -168,8 +168,8 @@ std::string TerminalPrompt::read_line() {
 std::string TerminalPrompt::ask(const std::string& question, const std::string& default_answer,
                                 const Check& check) {
   for (;;) {
-    const auto lines = wrap_words(concat(question, " [", default_answer, "]:"),
-                                  static_cast<size_t>(terminal_.columns()) - 1);
+    const auto lines =
+        wrap_words(asked(question, default_answer), static_cast<size_t>(terminal_.columns()) - 1);
     terminal_.write(join(lines, "\n") + " ");
     std::string answer = read_line();
     if (answer.empty()) answer = default_answer;

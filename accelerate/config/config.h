@@ -216,6 +216,7 @@ struct Config {
   std::map<std::string, ValueOrigin, std::less<>> nulls;    ///< keys that the file sets to null
   std::string file;                                         ///< path that was read, or empty
   std::vector<Problem> load_warnings;  ///< old spellings and the like; validate() repeats them
+  bool allow_unknown_keys = false;     ///< as it was loaded; holds for the DeepSpeed file that it names too
   MachineFacts machine;                ///< the machine that it was loaded for
 };
 

@@ -19,11 +19,13 @@ class CountingIterator {
   using pointer = const char*;
   using reference = const char&;
 
-  CountingIterator(const char* at, int* line) : at_(at), line_(line) {}
+  /// `line` counts line ends passed, `reached` follows the furthest place.
+  CountingIterator(const char* at, int* line, const char** reached)
+      : at_(at), line_(line), reached_(reached) {}
   reference operator*() const { return *at_; }
   CountingIterator& operator++() {
     if (*at_ == '\n') ++*line_;
-    ++at_;
+    *reached_ = ++at_;
     return *this;
   }
   CountingIterator operator++(int) {
@@ -37,6 +39,7 @@ class CountingIterator {
  private:
   const char* at_;
   int* line_;
+  const char** reached_;
 };
 
 constexpr int kMaxDepth = 100;
@@ -63,14 +66,21 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
     error_ = error.what();
-    // "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error while ..."
-    const size_t at = error_.find(": ");
-    if (at != std::string::npos) error_ = error_.substr(at + 2);
+    // "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error while ...", or without
+    // the place: "[json.exception.out_of_range.406] number overflow parsing '1e999'"
+    for (const char* end : {"] ", ": "}) {
+      const size_t at = error_.find(end);
+      if (at != std::string::npos && (*end == ']' || error_.starts_with("parse error at"))) {
+        error_ = error_.substr(at + 2);
+      }
+    }
     return false;
   }
 
   RawNode root;
   const std::string& error() const { return error_; }
+  /// The text is JSON, but not one that a configuration needs.
+  bool refused() const { return refused_; }
 
  private:
   bool add_scalar(std::string text, bool quoted) {
@@ -82,8 +92,7 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool add(RawNode node) {
     if (++count_ > kMaxNodes) {
-      error_ = "too many values for a configuration file";
-      return false;
+      return refuse("too many values for a configuration file");
     }
     // A number ends only at the character after it, which may be the next line's: an entry's line is its
     // key's.
@@ -99,14 +108,18 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool open(RawNode::Kind kind) {
     if (open_.size() >= kMaxDepth) {
-      error_ = "nested too deeply for a configuration file";
-      return false;
+      return refuse("nested too deeply for a configuration file");
     }
     open_.emplace_back();
     open_.back().kind = kind;
     keys_.emplace_back();
     key_lines_.push_back(0);
     return true;
+  }
+  bool refuse(const char* why) {
+    error_ = why;
+    refused_ = true;
+    return false;
   }
   bool close() {
     RawNode node = std::move(open_.back());
@@ -121,6 +134,7 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
   std::vector<std::string> keys_;
   std::vector<int> key_lines_;
   std::string error_;
+  bool refused_ = false;
   int count_ = 0;
 };
 
@@ -131,20 +145,47 @@ std::string shortened(const std::string& message) {
   return message.substr(0, token) + excerpt(message.substr(token));
 }
 
+// What is often at hand where a parser stops; `at` is how far it has read.
+std::string hint_of(std::string_view text, size_t at) {
+  const std::string start = trim(text);
+  if (start.front() != '{' && start.front() != '[')
+    return "Its name says JSON; YAML belongs into a file called .yaml.";
+  const std::string_view read = text.substr(0, at);
+  const size_t last = read.find_last_not_of(" \t\r\n");
+  const char stopped = last == std::string_view::npos ? ' ' : read[last];
+  const size_t before = last == 0 || last == std::string_view::npos
+                            ? std::string_view::npos
+                            : read.find_last_not_of(" \t\r\n", last - 1);
+  if ((stopped == '}' || stopped == ']') && before != std::string_view::npos && read[before] == ',') {
+    return "Remove the comma before it.";
+  }
+  if (stopped >= '0' && stopped <= '9') return "Is the number too large, or a comma missing?";
+  if (stopped == '/' || stopped == '#') return "JSON has no comments.";
+  if (stopped == 'T' || stopped == 'F') return "JSON writes true and false in small letters.";
+  if (stopped == 'N') return "JSON writes null, and has no NaN.";
+  if (stopped == '\'') return "JSON has double quotes only.";
+  if (stopped == '"') return "Is a comma missing before it?";
+  return "Mind missing commas and quotes; JSON has no comments.";
+}
+
 }  // namespace
 
 RawNode read_json(const std::string& text, const std::string& path) {
   int line = 1;
-  int end_line = 1;
   Handler handler(line);
   const char* begin = text.data();
-  const bool fine = nlohmann::json::sax_parse(CountingIterator(begin, &line),
-                                              CountingIterator(begin + text.size(), &end_line), &handler);
+  const char* reached = begin;
+  const bool fine =
+      nlohmann::json::sax_parse(CountingIterator(begin, &line, &reached),
+                                CountingIterator(begin + text.size(), &line, &reached), &handler);
+  if (!fine && handler.refused()) {
+    throw ConfigError({.what = concat(path, ":", line, ": ", handler.error())});
+  }
   if (!fine) {
     throw ConfigError({.what = concat(path, ":", line, ": not valid JSON: ", shortened(handler.error())),
                        .expected = {},
                        .got = {},
-                       .hint = "Mind missing commas and quotes; JSON has no comments."});
+                       .hint = hint_of(text, static_cast<size_t>(reached - begin))});
   }
   return std::move(handler.root);
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "accelerate/config/config_file.h"
+#include "accelerate/config/deepspeed_check.h"
 #include "accelerate/config/derive.h"
 #include "accelerate/config/excerpt.h"
+#include "accelerate/config/placeholder.h"
 #include "accelerate/config/schema.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -13,16 +15,6 @@ namespace accelerate {
 namespace {
 
 using detail::RawNode;
-
-// "${VAR}", "$VAR", "{{ x }}", "<your ip>", "xx.xx.xx.xx": somebody has yet to fill the value in.
-bool is_placeholder(const std::string& text) {
-  if (text.find("${") != std::string::npos || text.find("$(") != std::string::npos) return true;
-  if (text.find("{{") != std::string::npos || text.starts_with("$")) return true;
-  if (text.starts_with("<") && text.ends_with(">")) return true;
-  const std::string letters = to_lower(text);
-  return letters.find('.') != std::string::npos && letters.find('x') != std::string::npos &&
-         letters.find_first_not_of("x.") == std::string::npos;
-}
 
 // How else to give a value of this key.
 std::string other_ways(const KeyRow& row) {
@@ -36,15 +28,17 @@ class Merger {
  public:
   explicit Merger(const ConfigSources& sources) : sources_(sources) {
     config_.machine = sources.machine ? *sources.machine : detect_machine(sources.environment);
-    allow_unknown_ = sources.allow_unknown_keys;
+    config_.allow_unknown_keys = sources.allow_unknown_keys;
     const auto from_variable = sources.environment.get_bool("ACCELERATE_ALLOW_UNKNOWN_KEYS");
-    if (from_variable) allow_unknown_ = allow_unknown_ || *from_variable;
+    if (from_variable && *from_variable) config_.allow_unknown_keys = true;
   }
 
   InspectedConfig run() {
     if (sources_.file) {
       config_.file = sources_.file->string();
-      take_map(detail::read_config_file(config_.file), {});
+      const RawNode root = detail::read_config_file(config_.file);
+      if (detail::is_deepspeed_map(root)) refuse_deepspeed_file();
+      take_map(root, {});
     }
     take_environment();
     for (const Override& given : sources_.command_line) take_override(given, Origin::kCommandLine);
@@ -54,6 +48,14 @@ class Merger {
   }
 
  private:
+  [[noreturn]] void refuse_deepspeed_file() const {
+    throw ConfigError(
+        {.what = concat(config_.file, ": is DeepSpeed's own JSON file and no configuration"),
+         .hint = concat("Name it in one: distributed_type: DEEPSPEED, and below deepspeed_config: "
+                        "deepspeed_config_file: ",
+                        config_.file)});
+  }
+
   ValueOrigin at(int line) const { return {Origin::kFile, config_.file, line}; }
 
   void error(std::string_view key, const std::string& what, const std::string& hint,
@@ -65,9 +67,16 @@ class Merger {
     problems_.push_back({Severity::kWarning, ProblemKind::kContent, std::string(key), what, hint, where});
   }
 
+  // What is wrong with a value, unless one of higher precedence makes that unimportant.
+  void bad_value(const KeyRow& row, const std::string& what, const std::string& hint,
+                 const ValueOrigin& where) {
+    bad_values_[std::string(row.name)] = {
+        Severity::kError, ProblemKind::kContent, std::string(row.name), what, hint, where};
+  }
+
   void take_map(const RawNode& map, std::string_view block) {
     for (const auto& entry : map.entries) {
-      const std::string shown = detail::excerpt(entry.key);
+      const std::string shown = entry.key.empty() ? "''" : detail::excerpt(entry.key);
       const std::string path = block.empty() ? shown : concat(block, ".", shown);
       const KeyRow* row = find_key_in_file(block, entry.key);
       if (row == nullptr) {
@@ -88,16 +97,22 @@ class Merger {
     // Thousands of unknown keys are no slips of the pen, and each search takes a while.
     constexpr int kMostHints = 50;
     const auto near = ++unknown_count_ > kMostHints ? std::nullopt : nearest_key(block, key);
-    if (near) {
-      hint = concat("Did you mean ", *near, "?");
-    } else if (block == "deepspeed_config") {
-      hint = "Sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file.";
-    } else if (!block.empty()) {
-      hint = "'accel config keys' lists the keys.";
-    }
-    if (allow_unknown_) return warn(path, "unknown key, left out", hint, where);
+    if (near) hint = concat("Did you mean ", *near, "?");
+    if (!near) hint = where_it_belongs(block, key);
+    if (config_.allow_unknown_keys) return warn(path, "unknown key, left out", hint, where);
     error(path, "unknown key", hint, where);
     last_unknown_ = problems_.size();
+  }
+
+  static std::string where_it_belongs(std::string_view block, const std::string& key) {
+    if (block == "deepspeed_config") {
+      return "Keys and sections of DeepSpeed's own file go into a JSON file named by deepspeed_config_file.";
+    }
+    const KeyRow* owner = block.empty() ? block_of_prefix(key) : nullptr;
+    if (owner != nullptr) {
+      return concat("Such keys stand indented below ", owner->name, "; 'accel config keys' lists them.");
+    }
+    return block.empty() ? std::string() : "'accel config keys' lists the keys.";
   }
 
   void foreign_key(const KeyRow& row, const RawNode::Entry& entry) {
@@ -149,7 +164,7 @@ class Merger {
   void take_entry(const KeyRow& row, const RawNode::Entry& entry) {
     const RawNode& value = entry.value;
     const bool empty = value.kind == RawNode::Kind::kNull ||
-                       (value.kind == RawNode::Kind::kScalar && trim(value.text).empty());
+                       (value.kind == RawNode::Kind::kScalar && is_nothing(row, trim(value.text)));
     if (empty) {
       config_.nulls[std::string(row.name)] = at(entry.line);
       return;
@@ -159,9 +174,10 @@ class Merger {
         if (!value.entries.empty()) config_.origins[std::string(row.name)] = at(entry.line);
         return take_map(value, row.name);
       }
-      return error(row.name,
-                   concat("expected ", expected_text(row), ", got '", detail::excerpt(value.text), "'"), {},
-                   at(entry.line));
+      const std::string got = value.kind == RawNode::Kind::kList
+                                  ? std::string("a list (lines with '-')")
+                                  : concat("'", detail::excerpt(value.text), "'");
+      return error(row.name, concat("expected ", expected_text(row), ", got ", got), {}, at(entry.line));
     }
     switch (value.kind) {
       case RawNode::Kind::kScalar:
@@ -169,23 +185,28 @@ class Merger {
       case RawNode::Kind::kList:
         return take_list(row, value, at(entry.line));
       default:
-        return error(row.name, concat("expected ", expected_text(row), ", got a block of keys"), {},
-                     at(entry.line));
+        return bad_value(row, concat("expected ", expected_text(row), ", got a block of keys"), {},
+                         at(entry.line));
     }
+  }
+
+  // Python's word for nothing is a text to YAML, and HF Accelerate takes it for "not given" too.
+  static bool is_nothing(const KeyRow& row, const std::string& text) {
+    return text.empty() || (row.type == ValueType::kText && to_lower(text) == "none");
   }
 
   void take_list(const KeyRow& row, const RawNode& list, const ValueOrigin& where) {
     std::vector<std::string> items;
     for (const RawNode& item : list.items) {
       if (item.kind != RawNode::Kind::kScalar) {
-        return error(row.name, concat("expected ", expected_text(row), ", got nested values"), {}, where);
+        return bad_value(row, concat("expected ", expected_text(row), ", got nested values"), {}, where);
       }
       items.push_back(item.text);
     }
     const bool takes_lists =
         row.type == ValueType::kList || row.type == ValueType::kText || row.type == ValueType::kGpuIds;
     if (!takes_lists)
-      return error(row.name, concat("expected ", expected_text(row), ", got a list"), {}, where);
+      return bad_value(row, concat("expected ", expected_text(row), ", got a list"), {}, where);
     if (row.type == ValueType::kList) {
       // Not through text: a command may hold commas.
       *std::get<std::optional<std::vector<std::string>>*>(row.slot(config_)) = std::move(items);
@@ -197,37 +218,39 @@ class Merger {
 
   void take_scalar(const KeyRow& row, const RawNode& value, const ValueOrigin& where,
                    const std::string& note) {
-    if (support_of(row) != Support::kNoEffect && is_placeholder(value.text)) {
-      bad_values_[std::string(row.name)] = {
-          Severity::kError,
-          ProblemKind::kContent,
-          std::string(row.name),
-          concat(note, "'", value.text,
-                 "' is a placeholder; variables are not expanded in configuration files"),
-          other_ways(row),
-          where};
-      return;
+    if (support_of(row) != Support::kNoEffect && detail::is_placeholder(value.text)) {
+      return bad_value(row,
+                       concat(note, "'", value.text,
+                              "' is a placeholder; variables are not expanded in configuration files"),
+                       other_ways(row), where);
+    }
+    if (row.type == ValueType::kInt && !value.quoted && is_octal(trim(value.text))) {
+      return bad_value(row,
+                       concat(note, "'", trim(value.text), "' begins with 0 and is ",
+                              std::stoll(trim(value.text), nullptr, 8), " to other readers of YAML"),
+                       "Write the number without the 0.", where);
     }
     take_text(row, value.text, where, note);
+  }
+
+  // A whole number that YAML 1.1 reads in base 8, and that is another one in base 10.
+  static bool is_octal(const std::string& text) {
+    return text.size() > 2 && text.size() < 20 && text.front() == '0' &&
+           text.find_first_not_of("01234567") == std::string::npos &&
+           text.find_first_not_of('0') < text.size() - 1;
   }
 
   void take_text(const KeyRow& row, const std::string& text, const ValueOrigin& where,
                  const std::string& note) {
     const std::string key(row.name);
-    // A value of higher precedence makes it unimportant what was wrong with the lower one.
     bad_values_.erase(key);
     std::erase_if(value_warnings_, [&](const Problem& problem) { return problem.key == key; });
     const SetResult result = set_value(config_, row, text);
     if (!result.error.empty()) {
       const std::string word = to_lower(trim(text));
       const bool none = word == "none" || word == "null" || word == "nil";
-      bad_values_[key] = {Severity::kError,
-                          ProblemKind::kContent,
-                          key,
-                          note + result.error,
-                          none ? "For no value, write null or leave the key out." : hint_for(row, word),
-                          where};
-      return;
+      return bad_value(row, note + result.error,
+                       none ? "For no value, write null or leave the key out." : hint_for(row, word), where);
     }
     if (!result.warning.empty()) {
       value_warnings_.push_back(
@@ -237,9 +260,18 @@ class Merger {
     config_.nulls.erase(key);
   }
 
+  // What the makers of other tools call a value.
   static std::string hint_for(const KeyRow& row, const std::string& word) {
-    if (row.name == "compute_environment" && word.find("machine") != std::string::npos) {
-      return "For several machines, keep LOCAL_MACHINE and set num_machines.";
+    if (row.name == "compute_environment") {
+      return "Write LOCAL_MACHINE, also for several machines (num_machines) and under Slurm.";
+    }
+    if (row.name == "mixed_precision") {
+      if (word == "bfloat16") return "Write bf16.";
+      if (word == "float16" || word == "half") return "Write fp16.";
+      if (word == "fp32" || word == "float32" || word == "full") return "Full precision is no.";
+    }
+    if (row.name == "distributed_type" && (word == "ddp" || word == "data_parallel")) {
+      return "Data parallel is MULTI_GPU, or MULTI_CPU.";
     }
     return {};
   }
@@ -315,7 +347,6 @@ class Merger {
 
   const ConfigSources& sources_;
   Config config_;
-  bool allow_unknown_ = false;
   int unknown_count_ = 0;
   size_t last_unknown_ = 0;  ///< place of the last unknown key in problems_, plus one
   std::vector<Problem> problems_;

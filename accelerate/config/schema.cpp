@@ -33,22 +33,19 @@ std::string joined_or(const std::vector<std::string>& words) {
   return out;
 }
 
-std::string range_text(std::string_view allowed) {
+std::string range_text(std::string_view noun, std::string_view allowed) {
   const size_t dots = allowed.find("..");
-  if (dots == std::string_view::npos) return "an integer";
+  if (dots == std::string_view::npos) return std::string(noun);
   const std::string_view low = allowed.substr(0, dots);
   const std::string_view high = allowed.substr(dots + 2);
-  if (high.empty()) return concat("an integer, ", low, " or more");
-  return concat("an integer from ", low, " to ", high);
+  if (high.empty()) return concat(noun, ", ", low, " or more");
+  return concat(noun, " from ", low, " to ", high);
 }
 
-bool takes_auto(const KeyRow& row) {
+bool row_takes_auto(const KeyRow& row) {
   if (row.slot == nullptr) return false;
   Config config;
-  const Slot slot = row.slot(config);
-  return std::holds_alternative<std::optional<OrAuto<bool>>*>(slot) ||
-         std::holds_alternative<std::optional<OrAuto<int64_t>>*>(slot) ||
-         std::holds_alternative<std::optional<OrAuto<double>>*>(slot);
+  return takes_auto(row.slot(config));
 }
 
 }  // namespace
@@ -115,18 +112,44 @@ const KeyRow* find_key(std::string_view name) {
   return nullptr;
 }
 
+namespace {
+
+// "megatron_lm_tp_size" is no slip of megatron_lm_config, "megatron_lm_confg" is one.
+bool is_rather_a_member(const KeyRow& block, std::string_view name) {
+  static const std::vector<std::string> kEnd = {"config"};
+  return block.type == ValueType::kBlock && !block.prefix.empty() && name.starts_with(block.prefix) &&
+         !nearest_name(name.substr(block.prefix.size()), kEnd);
+}
+
+}  // namespace
+
 std::optional<std::string> nearest_key(std::string_view block, std::string_view name) {
+  constexpr std::string_view kBlockEnd = "_config";
+  // The end that all blocks share makes none of them likelier.
+  const bool as_block = block.empty() && name.ends_with(kBlockEnd);
   std::vector<std::string> candidates;
   for (const KeyRow& row : schema()) {
-    if (row.block() == block && row.support != Support::kForeign) candidates.emplace_back(row.leaf());
+    if (row.block() != block || row.support == Support::kForeign) continue;
+    std::string_view candidate = row.leaf();
+    if (as_block && !candidate.ends_with(kBlockEnd)) continue;
+    if (!as_block && block.empty() && is_rather_a_member(row, name)) continue;
+    if (as_block) candidate.remove_suffix(kBlockEnd.size());
+    candidates.emplace_back(candidate);
   }
-  if (auto found = nearest_name(name, candidates)) return found;
+  if (as_block) name.remove_suffix(kBlockEnd.size());
+  if (auto found = nearest_name(name, candidates)) return as_block ? *found + std::string(kBlockEnd) : found;
   // A key that stands in the wrong place: at the top instead of inside its block, or the other way round.
-  candidates.clear();
   for (const KeyRow& row : schema()) {
     if (row.support != Support::kForeign && row.leaf() == name) return std::string(row.name);
   }
   return std::nullopt;
+}
+
+const KeyRow* block_of_prefix(std::string_view name) {
+  for (const KeyRow& row : schema()) {
+    if (row.type == ValueType::kBlock && !row.prefix.empty() && name.starts_with(row.prefix)) return &row;
+  }
+  return nullptr;
 }
 
 Support support_of(const KeyRow& row) {
@@ -140,16 +163,20 @@ std::vector<std::string> words_of(std::string_view column) {
 }
 
 std::string expected_text(const KeyRow& row) {
+  return expected_text(row, row_takes_auto(row));
+}
+
+std::string expected_text(const KeyRow& row, bool or_auto) {
   std::string text;
   switch (row.type) {
     case ValueType::kBool:
       text = "true or false";
       break;
     case ValueType::kInt:
-      text = range_text(row.allowed);
+      text = range_text("an integer", row.allowed);
       break;
     case ValueType::kNumber:
-      text = "a number";
+      text = range_text("a number", row.allowed);
       break;
     case ValueType::kText:
       text = "a text";
@@ -167,7 +194,7 @@ std::string expected_text(const KeyRow& row) {
       text = concat("a block of indented 'key: value' lines");
       break;
   }
-  return takes_auto(row) ? text + ", or auto" : text;
+  return or_auto ? text + ", or auto" : text;
 }
 
 std::string describe_schema() {

@@ -35,20 +35,21 @@ enum class Support {
 /// Whether write_yaml() writes a key that nobody gave.
 enum class Written { kAlways, kWhenGiven };
 
-/// Points at the member of a Config that holds a key's value.
+/// Points at the member of a Config (or of another file's struct) that holds a key's value.
 using Slot = std::variant<bool*, int64_t*, std::string*, std::optional<bool>*, std::optional<int64_t>*,
                           std::optional<double>*, std::optional<std::string>*, std::optional<OrAuto<bool>>*,
                           std::optional<OrAuto<int64_t>>*, std::optional<OrAuto<double>>*,
-                          std::optional<std::vector<std::string>>*, DistributedType*, MixedPrecision*>;
+                          std::optional<OrAuto<std::string>>*, std::optional<std::vector<std::string>>*,
+                          DistributedType*, MixedPrecision*>;
 
 /// One key. Lists inside a column are separated by '|'.
 struct KeyRow {
   std::string_view name;  ///< dotted path, "fsdp_config.fsdp_version"
   ValueType type = ValueType::kText;
-  Slot (*slot)(Config&) = nullptr;  ///< none for blocks and kForeign
-  std::string_view help;            ///< one line
-  std::string_view allowed =
-      {};  ///< words of a kWord ("no|fp16"), or the range of a kInt ("0..65535", "1..")
+  Slot (*slot)(Config&) = nullptr;     ///< none for blocks and kForeign
+  std::string_view help;               ///< one line
+  std::string_view allowed = {};       ///< words of a kWord ("no|fp16"), or the range of a kInt or kNumber
+                                       ///< ("0..65535", "1..")
   std::string_view default_text = {};  ///< what is used when nobody says anything; empty = nothing
   std::string_view environment = {};   ///< variables, the first given wins
   std::string_view flag = {};       ///< name of the command-line flag where it is not the last part of `name`
@@ -89,6 +90,9 @@ const KeyRow* find_key(std::string_view name);
 /// The likeliest right spelling of an unknown key inside `block`, or nothing.
 std::optional<std::string> nearest_key(std::string_view block, std::string_view name);
 
+/// The block whose prefix a name has ("fsdp_whatever"), or nullptr.
+const KeyRow* block_of_prefix(std::string_view name);
+
 /// The row's support, or that of its block.
 Support support_of(const KeyRow& row);
 
@@ -97,6 +101,8 @@ std::vector<std::string> words_of(std::string_view column);
 
 /// "no, fp16, bf16 or fp8" / "an integer from 0 to 65535": what a value of this key may be.
 std::string expected_text(const KeyRow& row);
+/// The same for a row without a slot of its own.
+std::string expected_text(const KeyRow& row, bool or_auto);
 
 /// A reference of all keys, one a line with values, default, variable and help, for `accel config keys`.
 std::string describe_schema();
@@ -114,6 +120,12 @@ struct SetResult {
 
 /// Converts `text` by the row's type and stores it. Leaves the value alone on error. Does not touch origins.
 SetResult set_value(Config& config, const KeyRow& row, std::string_view text);
+
+/// The same for a value that lies anywhere: `row` says how the text is read, `slot` where the value goes.
+SetResult set_slot(const Slot& slot, const KeyRow& row, std::string_view text);
+
+/// True where the slot can hold "auto" in place of a value.
+bool takes_auto(const Slot& slot);
 
 /// Back to the default (unset where there is none).
 void reset_value(Config& config, const KeyRow& row);

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "accelerate/config/deepspeed_check.h"
 #include "accelerate/config/load.h"
 #include "accelerate/config/schema.h"
 #include "accelerate/config/validate_counts.h"
+#include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate {
@@ -118,13 +120,23 @@ void check_compiler(const Config& config, Report& report) {
               "Results are the same without it.");
 }
 
-void check_deepspeed_file(const Config& config, Report& report) {
+void check_deepspeed_file(const Config& config, ValidateFor purpose, Report& report) {
   if (config.distributed_type != DistributedType::kDeepSpeed || !config.deepspeed.config_file) return;
-  std::error_code ignored;
-  if (std::filesystem::exists(*config.deepspeed.config_file, ignored)) return;
-  report.machine_error("deepspeed_config.deepspeed_config_file",
-                       concat("file ", shell_quote(*config.deepspeed.config_file), " does not exist"),
-                       "A relative path starts at the folder that you start the job in.");
+  constexpr std::string_view kKey = "deepspeed_config.deepspeed_config_file";
+  const std::string& file = *config.deepspeed.config_file;
+  // A rank's job has the size that its launcher says.
+  const auto processes = purpose == ValidateFor::kRank ? std::nullopt : config.num_processes;
+  InspectedDeepSpeedFile found;
+  try {
+    found = inspect_deepspeed_file(file, {processes, config.allow_unknown_keys});
+  } catch (const ConfigError& unreadable) {
+    return report.machine_error(kKey, unreadable.what(), {});
+  }
+  report.take(found.problems);
+  for (const detail::DeepSpeedConflict& conflict : detail::find_conflicts(config, found.file)) {
+    report.error(conflict.key, concat("is ", conflict.value, ", but ", file, " says ", conflict.in_file),
+                 concat("The file decides: leave the key out, or write \"auto\" there."));
+  }
 }
 
 // A file named for one way of running that says NO is rarely what was meant.
@@ -162,7 +174,7 @@ std::vector<Problem> validate(const Config& config, ValidateFor purpose) {
   check_blocks(config, report);
   check_parallelism(config, report);
   check_compiler(config, report);
-  check_deepspeed_file(config, report);
+  check_deepspeed_file(config, purpose, report);
   if (purpose != ValidateFor::kRank) {
     check_file_name(config, report);
     detail::check_counts(config, purpose, report);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "accelerate/config/excerpt.h"
+#include "accelerate/config/placeholder.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate::detail {
@@ -21,6 +22,7 @@ bool is_host(const std::string& text) {
   if (::inet_pton(AF_INET, text.c_str(), buffer) == 1 || ::inet_pton(AF_INET6, text.c_str(), buffer) == 1) {
     return true;
   }
+  if (is_placeholder(text)) return false;
   if (text.empty() || text.size() > 253 || text.front() == '-' || text.front() == '.') return false;
   bool has_letter = false;
   for (char c : text) {

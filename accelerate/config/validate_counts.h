@@ -29,6 +29,11 @@ class Report {
     add(Severity::kError, ProblemKind::kMachine, key, std::move(what), std::move(hint));
   }
 
+  /// Problems found elsewhere, with origins of their own.
+  void take(const std::vector<Problem>& problems) {
+    problems_.insert(problems_.end(), problems.begin(), problems.end());
+  }
+
  private:
   void add(Severity severity, ProblemKind kind, std::string_view key, std::string what, std::string hint);
 

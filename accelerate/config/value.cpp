@@ -107,11 +107,27 @@ struct Canonical {
   std::string warning;
 };
 
-std::string wrong(const KeyRow& row, std::string_view text) {
-  return concat("expected ", expected_text(row), ", got '", detail::excerpt(text), "'");
+// How a text is to be read.
+struct Rule {
+  const KeyRow& row;
+  bool or_auto;
+};
+
+std::string wrong(const Rule& rule, std::string_view text) {
+  return concat("expected ", expected_text(rule.row, rule.or_auto), ", got '", detail::excerpt(text), "'");
 }
 
-Canonical canonical_int(const KeyRow& row, const std::string& text) {
+// Outside "low..high", of which either may be missing.
+template <class T>
+bool is_outside(std::string_view range, T value) {
+  const size_t dots = range.find("..");
+  if (dots == std::string_view::npos) return false;
+  const auto low = parse_int(range.substr(0, dots));
+  const auto high = parse_int(range.substr(dots + 2));
+  return (low && value < static_cast<T>(*low)) || (high && value > static_cast<T>(*high));
+}
+
+Canonical canonical_int(const Rule& rule, const std::string& text) {
   std::optional<int64_t> value = parse_int(text);
   if (!value) {
     // YAML 1.1 reads 1e8 as a text, JSON gives 2e8 for sizes: integral all the same.
@@ -120,22 +136,17 @@ Canonical canonical_int(const KeyRow& row, const std::string& text) {
       value = static_cast<int64_t>(*number);
     }
   }
-  if (!value) return {.text = {}, .error = wrong(row, text), .warning = {}};
-  const size_t dots = row.allowed.find("..");
-  if (dots != std::string_view::npos) {
-    const auto low = parse_int(row.allowed.substr(0, dots));
-    const auto high = parse_int(row.allowed.substr(dots + 2));
-    if ((low && *value < *low) || (high && *value > *high)) return {{}, wrong(row, text), {}};
-  }
+  if (!value) return {.text = {}, .error = wrong(rule, text), .warning = {}};
+  if (is_outside(rule.row.allowed, *value)) return {{}, wrong(rule, text), {}};
   return {std::to_string(*value), {}, {}};
 }
 
-Canonical canonical_word(const KeyRow& row, const std::string& text) {
-  const auto words = words_of(row.allowed);
+Canonical canonical_word(const Rule& rule, const std::string& text) {
+  const auto words = words_of(rule.row.allowed);
   for (const std::string& word : words) {
     if (to_lower(word) == to_lower(text)) return {word, {}, {}};
   }
-  for (const std::string& pair : words_of(row.old_values)) {
+  for (const std::string& pair : words_of(rule.row.old_values)) {
     const size_t equals = pair.find('=');
     if (to_lower(pair.substr(0, equals)) != to_lower(text)) continue;
     const std::string now = pair.substr(equals + 1);
@@ -148,7 +159,7 @@ Canonical canonical_word(const KeyRow& row, const std::string& text) {
     if (truth && !*truth && (lower == "no" || lower == "false")) return {word, {}, {}};
     if (truth && *truth && lower == "true") return {word, {}, {}};
   }
-  std::string error = wrong(row, text);
+  std::string error = wrong(rule, text);
   if (auto near = nearest_name(text, words)) error += concat(". Did you mean ", *near, "?");
   return {{}, error, {}};
 }
@@ -158,7 +169,7 @@ bool is_gpu_name(const std::string& id) {
   return id.starts_with("GPU-") || id.starts_with("MIG-");
 }
 
-Canonical canonical_gpu_ids(const KeyRow& row, const std::string& text) {
+Canonical canonical_gpu_ids(const Rule& rule, const std::string& text) {
   if (text.empty() || to_lower(text) == "all") return {};
   std::vector<std::string> ids;
   bool empty_part = false;
@@ -168,14 +179,14 @@ Canonical canonical_gpu_ids(const KeyRow& row, const std::string& text) {
       empty_part = true;
       continue;
     }
-    if (!is_gpu_name(id)) return {{}, wrong(row, text), {}};
+    if (!is_gpu_name(id)) return {{}, wrong(rule, text), {}};
     if (const auto number = parse_int(id)) id = std::to_string(*number);
     if (std::find(ids.begin(), ids.end(), id) != ids.end()) {
       return {{}, concat("device ", id, " is named twice in '", detail::excerpt(text), "'"), {}};
     }
     ids.push_back(std::move(id));
   }
-  if (ids.empty()) return {{}, wrong(row, text), {}};
+  if (ids.empty()) return {{}, wrong(rule, text), {}};
   Canonical out{join(ids, ","), {}, {}};
   if (empty_part)
     out.warning = concat("'", detail::excerpt(text), "' has a comma too many; read as ", out.text);
@@ -191,25 +202,25 @@ std::string canonical_list(std::string text) {
   return join(parts, ",");
 }
 
-Canonical canonical(const KeyRow& row, const std::string& text, bool takes_auto) {
-  if (takes_auto && to_lower(text) == "auto") return {"auto", {}, {}};
-  switch (row.type) {
+Canonical canonical(const Rule& rule, const std::string& text) {
+  if (rule.or_auto && to_lower(text) == "auto") return {"auto", {}, {}};
+  switch (rule.row.type) {
     case ValueType::kBool: {
       const auto value = parse_bool(text);
-      if (!value) return {{}, wrong(row, text), {}};
+      if (!value) return {{}, wrong(rule, text), {}};
       return {to_text(*value), {}, {}};
     }
     case ValueType::kInt:
-      return canonical_int(row, text);
+      return canonical_int(rule, text);
     case ValueType::kNumber: {
       const auto value = parse_double(text);
-      if (!value) return {{}, wrong(row, text), {}};
+      if (!value || is_outside(rule.row.allowed, *value)) return {{}, wrong(rule, text), {}};
       return {number_text(*value), {}, {}};
     }
     case ValueType::kWord:
-      return canonical_word(row, text);
+      return canonical_word(rule, text);
     case ValueType::kGpuIds:
-      return canonical_gpu_ids(row, text);
+      return canonical_gpu_ids(rule, text);
     case ValueType::kList:
       return {canonical_list(text), {}, {}};
     case ValueType::kText:
@@ -249,12 +260,18 @@ std::optional<std::string> value_text(const Config& config, const KeyRow& row) {
 
 SetResult set_value(Config& config, const KeyRow& row, std::string_view text) {
   if (row.slot == nullptr) return {concat("'", row.name, "' takes no value here"), {}};
-  const Slot slot = row.slot(config);
-  const bool takes_auto = std::visit([](auto* value) { return is_or_auto(value); }, slot);
-  const Canonical value = canonical(row, trim(text), takes_auto);
+  return set_slot(row.slot(config), row, text);
+}
+
+bool takes_auto(const Slot& slot) {
+  return std::visit([](auto* value) { return is_or_auto(value); }, slot);
+}
+
+SetResult set_slot(const Slot& slot, const KeyRow& row, std::string_view text) {
+  const Canonical value = canonical({row, takes_auto(slot)}, trim(text));
   if (!value.error.empty()) return {value.error, {}};
   if (row.type == ValueType::kGpuIds && value.text.empty()) {
-    config.gpu_ids.reset();
+    std::get<std::optional<std::vector<std::string>>*>(slot)->reset();  // "all"
   } else {
     std::visit([&](auto* out) { from_text(value.text, *out); }, slot);
   }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "accelerate/config/excerpt.h"
+#include "accelerate/config/yaml_diagnosis.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
@@ -22,6 +23,10 @@ namespace {
                      .expected = {},
                      .got = {},
                      .hint = hint});
+}
+
+[[noreturn]] void fail(const std::string& path, const YamlDiagnosis& found) {
+  fail(path, found.line, found.what, found.hint);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -45,8 +50,7 @@ class Builder : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ == 1) return;
-    fail(path_, mark.line + 1, "a second document begins here ('---'), which would be ignored",
-         "Keep one configuration a file.");
+    fail(path_, diagnose_second_document(lines_of(text_), mark.line + 1));
   }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add({}, mark, anchor); }
@@ -176,10 +180,7 @@ class Builder : public YAML::EventHandler {
       const auto lines = lines_of(text_);
       const size_t index = static_cast<size_t>(node.line - 1);
       const std::string line = index < lines.size() ? lines[index] : "";
-      if (line.find("{{") != std::string::npos) {
-        fail(path_, node.line, concat("'", excerpt(line), "' is a template's placeholder"),
-             "Fill in the value: templates are not expanded in configuration files.");
-      }
+      if (line.find("{{") != std::string::npos) fail(path_, diagnose_yaml(lines, node.line, {}));
       fail(path_, node.line, concat("a key must be a plain word, not '", excerpt(line), "'"), {});
     }
     parent.has_key = true;
@@ -206,19 +207,6 @@ void check_tabs(const std::vector<std::string>& lines, const std::string& path) 
   }
 }
 
-// The first line that is none of what a configuration has: the parser notices such a line only later, or
-// calls it an "illegal map value".
-int first_odd_line(const std::vector<std::string>& lines) {
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const std::string line = trim(lines[i]);
-    if (line.empty() || line.front() == '#' || line.front() == '-' || line.front() == '%') continue;
-    if (line.find(':') == std::string::npos && line.find_first_of("[]{},") == std::string::npos) {
-      return static_cast<int>(i) + 1;
-    }
-  }
-  return 0;
-}
-
 }  // namespace
 
 RawNode read_yaml(const std::string& text, const std::string& path) {
@@ -231,18 +219,7 @@ RawNode read_yaml(const std::string& text, const std::string& path) {
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& error) {
-    const int odd = first_odd_line(lines);
-    if (odd > 0 && odd <= error.mark.line + 1) {
-      fail(path, odd,
-           concat("not YAML: '", excerpt(lines[static_cast<size_t>(odd) - 1]), "' is not 'key: value'"),
-           "Remove the line, or write it as key: value.");
-    }
-    const int line = error.mark.line + 1;
-    const std::string near = line >= 1 && line <= static_cast<int>(lines.size())
-                                 ? concat(" at '", excerpt(lines[static_cast<size_t>(line) - 1]), "'")
-                                 : std::string();
-    fail(path, line, concat("not YAML: ", error.msg, near),
-         "Compare with a file that 'accel config' writes.");
+    fail(path, diagnose_yaml(lines, error.mark.line + 1, error.msg));
   }
   return std::move(builder.root);
 }

@@ -221,3 +221,17 @@ TEST_CASE("CUDA_VISIBLE_DEVICES limits what is counted") {
   CHECK(detect_machine(variables({{"CUDA_VISIBLE_DEVICES", "-1"}})).cuda_devices == 0);
   CHECK(detect_machine(variables({{"CUDA_VISIBLE_DEVICES", "0"}})).cuda_devices == std::min(all, 1));
 }
+
+TEST_CASE("a flag makes it unimportant what is wrong with the file's value, whatever that is") {
+  const TempFolder folder;
+  const EnvVars none;
+  for (const char* bad : {"two", "010", "[2]", "[[2]]", "{n: 2}", "${N}", "-1", "1.5"}) {
+    INFO(bad);
+    const auto file =
+        folder.write("c.yaml", concat("distributed_type: MULTI_CPU\nnum_processes: ", bad, "\n"));
+    ConfigSources sources{.file = file, .environment = none, .machine = cpu_box()};
+    CHECK_THROWS_AS(load_config(sources), ConfigError);
+    sources.command_line.push_back({"num_processes", "2"});
+    CHECK(load_config(sources).num_processes == 2);
+  }
+}

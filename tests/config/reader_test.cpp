@@ -83,7 +83,7 @@ TEST_CASE("numbers as YAML 1.1 and JSON write them") {
   CHECK(taken("distributed_type: MULTI_CPU\nnum_processes: 2.0\n").num_processes == 2);
   CHECK(taken("distributed_type: MULTI_CPU\nnum_processes: 08\n").num_processes == 8);
   CHECK_THAT(refusal("distributed_type: MULTI_CPU\nnum_processes: 2.5\n"),
-             ContainsSubstring("c.yaml:2: num_processes: expected an integer, 1 or more, got '2.5'"));
+             ContainsSubstring("c.yaml:2: num_processes: expected an integer from 1 to 1000000, got '2.5'"));
   CHECK_THAT(refusal("distributed_type: MULTI_CPU\nnum_processes: None\n"), ContainsSubstring("write null"));
   for (const char* bad : {"0", "-1", "two", "[1]", "{a: 1}", "99999999999999999999"}) {
     CHECK_THAT(refusal(concat("distributed_type: MULTI_CPU\nnum_processes: ", bad, "\n")),
@@ -182,7 +182,7 @@ TEST_CASE("all problems of a file are reported together, with exit code 2") {
     CHECK_THAT(text, ContainsSubstring("Did you mean MULTI_CPU?"));
     CHECK_THAT(text, ContainsSubstring("many.yaml:2: num_processes"));
     CHECK_THAT(text, ContainsSubstring("many.yaml:3: use_cpu: expected true or false, got 'maybe'"));
-    CHECK_THAT(text, ContainsSubstring("keep LOCAL_MACHINE and set num_machines"));
+    CHECK_THAT(text, ContainsSubstring("Write LOCAL_MACHINE, also for several machines"));
     // The wrong environment comes first: it makes other keys look wrong.
     CHECK(text.find("many.yaml:4") < text.find("many.yaml:1"));
   }
@@ -264,7 +264,8 @@ TEST_CASE("text that is no configuration is refused with file and line") {
   check(" \n\n", "is empty");
   check("# nothing yet\n", "holds no keys");
   check("word\n", "c.yaml:1: a single text is no configuration");
-  check("- a\n- b\n", "c.yaml:1: a list is no configuration");
+  check("- a\n- b\n", "c.yaml:1: a list is no configuration. It should have lines");
+  check("- distributed_type: NO\n- debug: false\n", "Remove the '- ' before the keys.");
   check("cat default_config.yaml\ndistributed_type: NO\n",
         "c.yaml:1: not YAML: 'cat default_config.yaml' is not 'key: value'");
   check("\tdistributed_type: NO\n", "c.yaml:1: a tab is used for indentation");
@@ -295,7 +296,7 @@ TEST_CASE("a closed quote is not taken for an open one") {
 
 TEST_CASE("garbage is refused fast") {
   std::vector<std::string> texts = {std::string(1 << 20, '\xfe'), std::string(250'000, '['),
-                                    std::string(250'000, 'a'), "\"" + std::string(200'000, 'x')};
+                                    std::string(250'000, 'a'), concat("\"", std::string(200'000, 'x'))};
   std::string deep;
   for (int i = 0; i < 30'000; ++i) deep += "{\"a\":";
   std::string keys;
@@ -345,4 +346,141 @@ TEST_CASE("files that can't be read") {
   REQUIRE(::chmod(secret.c_str(), 0) == 0);
   // The administrator may read everything.
   if (::geteuid() != 0) CHECK_THAT(message(secret), ContainsSubstring("Permission denied"));
+}
+
+TEST_CASE("a line that does not fit the one above it is told in those words") {
+  const auto check = [](const std::string& text, const std::string& expected) {
+    INFO(text);
+    CHECK_THAT(refusal(text), ContainsSubstring(expected));
+  };
+  check("distributed_type:MULTI_CPU\nnum_processes: 2\n", "c.yaml:1: not YAML: no blank after the colon");
+  check("distributed_type:\xc2\xa0MULTI_CPU\nnum_processes: 2\n",
+        "c.yaml:1: not YAML: no blank after the colon");
+  check("distributed_type: NO\n  num_processes: 2\n",
+        "c.yaml:2: not YAML: 'num_processes: 2' is indented deeper than line 1 ('distributed_type: NO')");
+  check("deepspeed_config:\ndeepspeed_config_file: a.json\n# note\n  zero3_init_flag: false\n",
+        "c.yaml:4: not YAML: 'zero3_init_flag: false' is indented deeper than line 2");
+  check(" distributed_type: NO\nnum_processes: 2\n",
+        "c.yaml:2: not YAML: 'num_processes: 2' does not belong to the lines above it");
+  check("{% if x %}\ndistributed_type: NO\n{% endif %}\n",
+        "c.yaml:1: '{% if x %}' is a template's placeholder");
+  check(concat("a: ", std::string(5000, '['), std::string(5000, ']'), "\n"), "c.yaml:1: nested too deeply");
+}
+
+TEST_CASE("lines may end with a carriage return alone") {
+  const auto found = inspect_text("distributed_type: MULTI_CPU\rnum_processes: 2\r");
+  INFO(joined(found.problems));
+  CHECK(found.problems.empty());
+  CHECK(found.config.num_processes == 2);
+}
+
+TEST_CASE("where JSON is not JSON, the hint is about what stands there") {
+  const auto check = [](const std::string& text, const std::string& expected) {
+    INFO(text);
+    CHECK_THAT(refusal(text, "c.json"), ContainsSubstring(expected));
+  };
+  check("{\"debug\": true,\n}", "c.json:2: not valid JSON");
+  check("{\"debug\": true,\n}", "Remove the comma before it.");
+  check("{\"commands\": [\"a\", ]}", "Remove the comma before it.");
+  check("{\"debug\": True}", "true and false in small letters");
+  check("{\"debug\": None}", "JSON writes null");
+  check("{'debug': true}", "double quotes only");
+  check("{ // mine\n}", "JSON has no comments.");
+  check("{\"debug\": true\n\"use_cpu\": true}", "Is a comma missing before it?");
+  check("{\"num_processes\": 1e999}", "c.json:1: not valid JSON: number overflow parsing '1e999'");
+  check("distributed_type: NO\n", "YAML belongs into a file called .yaml");
+  const std::string deep = refusal(std::string(5000, '['), "c.json");
+  CHECK_THAT(deep, ContainsSubstring("nested too deeply"));
+  CHECK(deep.find("comma") == std::string::npos);
+}
+
+TEST_CASE("a whole number that other YAML readers take in base 8 is refused, not guessed") {
+  CHECK_THAT(
+      refusal("distributed_type: MULTI_CPU\nnum_processes: 010\n"),
+      ContainsSubstring("c.yaml:2: num_processes: '010' begins with 0 and is 8 to other readers of YAML"));
+  for (const char* fine : {"'010'", "08", "01", "007", "10"}) {
+    INFO(fine);
+    CHECK(refusal(concat("distributed_type: MULTI_CPU\nnum_processes: ", fine, "\n")).empty());
+  }
+}
+
+TEST_CASE("Python's None in place of a text means not given") {
+  for (const char* word : {"None", "none", "'none'", "NONE"}) {
+    const auto found =
+        inspect_text(concat("distributed_type: DEEPSPEED\nnum_processes: 2\nmain_process_ip: ", word,
+                            "\ndeepspeed_config:\n  deepspeed_config_file: ", word, "\n"));
+    INFO(word << "\n" << joined(found.problems));
+    CHECK(found.problems.empty());
+    CHECK_FALSE(found.config.main_process_ip.has_value());
+    CHECK_FALSE(found.config.deepspeed.config_file.has_value());
+  }
+  const auto found =
+      inspect_text("distributed_type: MULTI_CPU\nnum_processes: 2\nnum_machines: 2\nmain_process_ip: None\n");
+  CHECK_THAT(joined(validate(found.config)),
+             ContainsSubstring("main_process_ip: is null with num_machines 2"));
+}
+
+TEST_CASE("unknown keys are not likened to what only looks alike, and say where such keys belong") {
+  const auto check = [](const std::string& line, const std::string& expected, const std::string& absent) {
+    const std::string text = refusal(concat("distributed_type: NO\n", line, "\n"));
+    INFO(text);
+    CHECK_THAT(text, ContainsSubstring(expected));
+    if (!absent.empty()) CHECK(text.find(absent) == std::string::npos);
+  };
+  check("kt_config: {a: 1}", "kt_config: unknown key", "Did you mean");
+  check("fdsp_config: {}", "Did you mean fsdp_config?", {});
+  check("megatron_lm_tp_size: 4", "stand indented below megatron_lm_config", "Did you mean");
+  check("megatron_lm_confg: {}", "Did you mean megatron_lm_config?", {});
+  check("fsdp_version: 2", "Did you mean fsdp_config.fsdp_version?", {});
+  check("deepspeed_config: {train_batch_size: 4}", "go into a JSON file named by deepspeed_config_file", {});
+  check("'': 3", "c.yaml:2: '': unknown key", {});
+}
+
+TEST_CASE("names that other tools have for a value get the right one as a hint") {
+  const auto check = [](const std::string& text, const std::string& expected) {
+    INFO(text);
+    CHECK_THAT(refusal(text), ContainsSubstring(expected));
+  };
+  check("distributed_type: DDP\n", "Data parallel is MULTI_GPU, or MULTI_CPU.");
+  check("distributed_type: NO\nmixed_precision: bfloat16\n", "Write bf16.");
+  check("distributed_type: NO\nmixed_precision: float16\n", "Write fp16.");
+  check("distributed_type: NO\nmixed_precision: fp32\n", "Full precision is no.");
+  check("distributed_type: NO\ncompute_environment: SLURM\n", "Write LOCAL_MACHINE");
+  check("distributed_type: FSDP\nfsdp_config:\n- fsdp_version: 2\n", "got a list (lines with '-')");
+}
+
+TEST_CASE("a link to nowhere, and a missing file beside others that only share its extension") {
+  const TempFolder folder;
+  const EnvVars none;
+  const auto refused = [&](const std::string& name) {
+    try {
+      (void)load_config({.file = folder.path() / name, .environment = none, .machine = cpu_box()});
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  folder.write("long.yaml", "x");
+  std::filesystem::create_symlink("gone.yaml", folder.path() / "link.yaml");
+  CHECK_THAT(refused("link.yaml"), ContainsSubstring("is a link to gone.yaml, which does not exist"));
+  CHECK(refused("nope.yaml").find("Did you mean") == std::string::npos);
+  CHECK_THAT(refused("longs.yml"),
+             ContainsSubstring(concat("Did you mean ", (folder.path() / "long.yaml").string())));
+}
+
+TEST_CASE("counts beyond any job are refused, so that none is cut off later") {
+  CHECK_THAT(refusal("distributed_type: MULTI_CPU\nnum_processes: 9007199254740993\n"),
+             ContainsSubstring("expected an integer from 1 to 1000000"));
+  CHECK_THAT(refusal("distributed_type: MULTI_CPU\nnum_machines: 9007199254740993\n"),
+             ContainsSubstring("expected an integer from 1 to 100000,"));
+}
+
+TEST_CASE("messages show no control characters, and no halves of characters") {
+  const std::string text = refusal(
+      "distributed_type: \"N\xc2\x9b"
+      "31mO\"\n");
+  CHECK_THAT(text, ContainsSubstring("got 'N?31mO'"));
+  const std::string letters(79, 'a');
+  CHECK_THAT(refusal(concat("distributed_type: ", letters, "\xe4\xb8\xad\xe4\xb8\xad\n")),
+             ContainsSubstring(letters + "...'"));
 }

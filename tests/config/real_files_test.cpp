@@ -1,5 +1,6 @@
 // Files as people have them, where a checkout lies beside a folder of them. The rules that they teach are
 // tested on texts of our own in the other files here, so nothing is lost where there is no such folder.
+#include "accelerate/config/deepspeed_file.h"
 #include "config_test_support.h"
 #include "test_support.h"
 
@@ -70,10 +71,14 @@ void check_verdict(const Expected& row, const Verdict& verdict) {
   }
 }
 
+std::filesystem::path real_files() {
+  return std::string(ACCELERATE_TEST_SOURCE_DIR) + "/../shared/cases/configs";
+}
+
 }  // namespace
 
 TEST_CASE("real configuration files give the values and verdicts that were worked out for them") {
-  const std::filesystem::path folder = std::string(ACCELERATE_TEST_SOURCE_DIR) + "/../shared/cases/configs";
+  const std::filesystem::path folder = real_files();
   if (!std::filesystem::exists(folder / "expected.tsv")) {
     WARN("no folder of real files at " << folder << ": nothing was checked here");
     SUCCEED();
@@ -115,4 +120,43 @@ TEST_CASE("real configuration files give the values and verdicts that were worke
   }
   WARN("real configuration files: " << read << " read, " << refused_unread << " refused as no YAML");
   CHECK(read + refused_unread >= 51);
+}
+
+TEST_CASE("real DeepSpeed files give the stage, the devices and the verdict that were worked out for them") {
+  struct Row {
+    const char* file;
+    int64_t stage;
+    const char* optimizer_device;  // "" where there is none
+    const char* param_device;
+    size_t errors;
+    size_t warnings;
+  };
+  constexpr Row kRows[] = {
+      {"ds01.json", 2, "", "", 0, 0},       {"ds02.json", 2, "cpu", "", 0, 0},
+      {"ds04.json", 3, "cpu", "cpu", 0, 0}, {"ds05.json", 3, "cpu", "cpu", 0, 0},
+      {"ds07.json", 2, "cpu", "cpu", 0, 3}, {"ds08.json", 3, "", "cpu", 0, 1},
+      {"ds10.json", 2, "", "", 0, 0},       {"ds11.json", 2, "", "", 0, 0},
+  };
+  const auto folder = real_files();
+  if (!std::filesystem::exists(folder / "ds01.json")) {
+    WARN("no folder of real files at " << folder << ": nothing was checked here");
+    SUCCEED();
+    return;
+  }
+  const auto device = [](const DeepSpeedOffload& offload) {
+    return offload.device && offload.device->value ? *offload.device->value : std::string();
+  };
+  for (const Row& row : kRows) {
+    CAPTURE(row.file);
+    CHECK(is_deepspeed_file(folder / row.file));
+    const InspectedDeepSpeedFile found = inspect_deepspeed_file(folder / row.file);
+    INFO(joined(found.problems));
+    CHECK(found.file.stage() == row.stage);
+    CHECK(device(found.file.zero.offload_optimizer) == row.optimizer_device);
+    CHECK(device(found.file.zero.offload_param) == row.param_device);
+    CHECK(described(found.problems, Severity::kError).size() == row.errors);
+    CHECK(described(found.problems, Severity::kWarning).size() == row.warnings);
+  }
+  CHECK(has_errors(inspect_deepspeed_file(folder / "ds08.json", {.num_processes = 2}).problems));
+  CHECK_FALSE(has_errors(inspect_deepspeed_file(folder / "ds08.json", {.num_processes = 8}).problems));
 }

@@ -134,6 +134,6 @@ TEST_CASE("the reference names every key that can be given") {
   }
   CHECK(expected_text(*find_row("mixed_precision")) == "no, fp16, bf16 or fp8");
   CHECK(expected_text(*find_row("main_process_port")) == "an integer from 0 to 65535");
-  CHECK(expected_text(*find_row("num_processes")) == "an integer, 1 or more");
+  CHECK(expected_text(*find_row("num_processes")) == "an integer from 1 to 1000000");
   CHECK(expected_text(*find_row("deepspeed_config.gradient_clipping")) == "a number, or auto");
 }

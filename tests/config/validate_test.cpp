@@ -74,8 +74,8 @@ TEST_CASE("counts that do not fit are refused with both numbers") {
     INFO(text << found.text);
     CHECK(found.error(said));
   };
-  refused(kCpu + "num_processes: 0\n", "num_processes: expected an integer, 1 or more, got '0'");
-  refused(kCpu + "num_processes: -1\n", "num_processes: expected an integer, 1 or more, got '-1'");
+  refused(kCpu + "num_processes: 0\n", "num_processes: expected an integer from 1 to 1000000, got '0'");
+  refused(kCpu + "num_processes: -1\n", "num_processes: expected an integer from 1 to 1000000, got '-1'");
   refused(kCpu, "num_processes: is needed with distributed_type MULTI_CPU");
   refused(kCpu + "num_processes: 3\nnum_machines: 2\n",
           "3 processes can't be shared out evenly over num_machines 2");

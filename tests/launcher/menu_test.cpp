@@ -129,7 +129,10 @@ TEST_CASE("config in a terminal: typed answers, with corrections", "[launcher]")
   REQUIRE(run.wait_for("]: "));
   run.type("abc\r");
   REQUIRE(run.wait_for("got 'abc'"));
-  REQUIRE(run.wait_for("]: "));
+  run.type("1\r");
+  REQUIRE(run.wait_for("(debug)?"));
+  run.type("\r");
+  REQUIRE(run.wait_for("(num_processes: "));
   run.type(
       "77\x7f\x7f\x7f"
       "9\x15"
@@ -201,7 +204,7 @@ TEST_CASE("config on a dumb terminal asks plainly", "[launcher]") {
   TerminalRun run(config_words(file), 80, "dumb");
   REQUIRE(run.wait_for("Choice [NO]: "));
   CHECK(run.mode_is_as_before());
-  run.type("2\n2\n\n\n\n\n");
+  run.type("2\n\n\n2\n\n\n\n");
   CHECK(run.finish() == 0);
   CHECK_THAT(read_file(file), ContainsSubstring("MULTI_CPU"));
   CHECK(run.screen().find('\x1b') == std::string::npos);
