@@ -136,8 +136,6 @@ TEST_CASE("what is not there yet is refused by name, when asked for") {
     }
     CHECK(unsupported);
   };
-  refused(kNo + "mixed_precision: bf16\n", "mixed_precision bf16");
-  refused(kNo + "mixed_precision: fp16\n", "mixed_precision fp16");
   refused(kNo + "mixed_precision: fp8\n", "mixed_precision fp8");
   refused("distributed_type: FSDP\nnum_processes: 2\n", "distributed_type FSDP");
   refused("distributed_type: DEEPSPEED\nnum_processes: 2\n", "distributed_type DEEPSPEED");
@@ -211,7 +209,7 @@ TEST_CASE("inside a rank, counts are the launcher's business") {
   const Checked found = checked(kGpu + "num_machines: 2\nmachine_rank: 7\n", cpu_box(), ValidateFor::kRank);
   INFO(found.text);
   CHECK_FALSE(has_errors(found.problems));
-  CHECK(has_errors(checked(kNo + "mixed_precision: bf16\n", cpu_box(), ValidateFor::kRank).problems));
+  CHECK(has_errors(checked(kNo + "mixed_precision: fp8\n", cpu_box(), ValidateFor::kRank).problems));
 }
 
 TEST_CASE("a file named for another way of running") {

@@ -65,7 +65,7 @@ size_t count_files(const std::filesystem::path& folder) {
 }  // namespace
 
 TEST_CASE("the questions take their defaults for empty lines, and offer only what works here") {
-  std::istringstream in("\n\n\n\n");
+  std::istringstream in("\n\n\n\n\n");
   std::ostringstream out;
   PlainPrompt prompt(in, out);
   const Config config = ask_config(prompt, cpu_box());
@@ -83,7 +83,7 @@ TEST_CASE("the questions take their defaults for empty lines, and offer only wha
 }
 
 TEST_CASE("on a machine with devices, they are the default") {
-  std::istringstream in("\n\n\n\n\n\n");
+  std::istringstream in("\n\n\n\n\n\n\n");
   std::ostringstream out;
   PlainPrompt prompt(in, out);
   const Config config = ask_config(prompt, gpu_box(4));
@@ -95,7 +95,8 @@ TEST_CASE("on a machine with devices, they are the default") {
 TEST_CASE("a bad answer is asked again, with the reason") {
   const TempFolder folder;
   const auto file = folder.path() / "c.yaml";
-  const Session session = run(ask_and_save, at(file), "7\nmulti_cpu\n\nmaybe\nY\nabc\n0\n100000\n3\n0\n2\n");
+  const Session session =
+      run(ask_and_save, at(file), "7\nmulti_cpu\n\nmaybe\nY\nabc\n0\n100000\n3\nbf16\n0\n2\n");
   CHECK(session.code == 0);
   CHECK_THAT(session.out, ContainsSubstring("'7' is none of these"));
   CHECK_THAT(session.out, ContainsSubstring("got 'abc'"));
@@ -106,6 +107,7 @@ TEST_CASE("a bad answer is asked again, with the reason") {
   const Config config = load_alone(file, cpu_box());
   CHECK(config.distributed_type == DistributedType::kMultiCpu);
   CHECK(config.num_processes == 3);
+  CHECK(config.mixed_precision == MixedPrecision::kBf16);
   CHECK(config.gradient_accumulation_steps == 2);
   CHECK(config.debug);
 }
@@ -123,6 +125,7 @@ TEST_CASE("questions about several machines: what contradicts is asked again, wi
                               "no\n"               // one network
                               "yes\n"              // debug
                               "3\n1\n4\n"          // processes
+                              "\n"                 // precision
                               "\n");               // accumulation
   INFO(session.out << session.error);
   REQUIRE(session.code == 0);
@@ -133,7 +136,7 @@ TEST_CASE("questions about several machines: what contradicts is asked again, wi
         "3 processes can't be shared out evenly over num_machines 2", "1 process for num_machines 2"}) {
     CHECK_THAT(session.out, ContainsSubstring(reason));
   }
-  CHECK_THAT(session.out, ContainsSubstring("Not supported yet as mixed_precision: fp16, bf16, fp8."));
+  CHECK_THAT(session.out, ContainsSubstring("Not supported yet as mixed_precision: fp8."));
   CHECK_THAT(session.out, ContainsSubstring("Processes are counted over all 2 machines"));
   CHECK_THAT(session.out, ContainsSubstring("--num_cpu_threads_per_process"));
   CHECK(session.out.find("dynamo") == std::string::npos);
@@ -151,7 +154,7 @@ TEST_CASE("questions about several machines: what contradicts is asked again, wi
 TEST_CASE("machines that number themselves are not asked for a number") {
   const TempFolder folder;
   const auto file = folder.path() / "c.yaml";
-  const Session session = run(ask_and_save, at(file), "2\n2\nc10d\nnode-0\n\n\n\n4\n\n");
+  const Session session = run(ask_and_save, at(file), "2\n2\nc10d\nnode-0\n\n\n\n4\n\n\n");
   INFO(session.out << session.error);
   REQUIRE(session.code == 0);
   CHECK(session.out.find("(machine_rank") == std::string::npos);
@@ -185,9 +188,9 @@ TEST_CASE("an existing file is replaced only when asked") {
   CHECK(read_file(file) == "mine\n");
   CHECK(run(save_basic, at(file, true)).code == 0);
   CHECK(load_alone(file, cpu_box()).distributed_type == DistributedType::kNo);
-  CHECK(run(ask_and_save, at(file), "yes\n2\n\n\n2\n\n").code == 0);
+  CHECK(run(ask_and_save, at(file), "yes\n2\n\n\n2\n\n\n").code == 0);
   CHECK(load_alone(file, cpu_box()).distributed_type == DistributedType::kMultiCpu);
-  CHECK(run(ask_and_save, at(file, true), "1\n\n\n\n\n").code == 0);
+  CHECK(run(ask_and_save, at(file, true), "1\n\n\n\n\n\n").code == 0);
   CHECK(load_alone(file, cpu_box()).distributed_type == DistributedType::kNo);
   CHECK(count_files(folder.path()) == 1);
 }
@@ -239,11 +242,11 @@ TEST_CASE("validate prints everything and tells by its exit code") {
   CHECK(fine.code == 0);
   CHECK_THAT(fine.out, ContainsSubstring("0 errors, 1 warning\n"));
   const auto bad =
-      folder.write("bad.yaml", "distributed_type: NO\ncolour: red\nmixed_precision: bf16\nfp16: true\n");
+      folder.write("bad.yaml", "distributed_type: NO\ncolour: red\nmixed_precision: fp8\nfp16: true\n");
   const Session found = run(validate_file, at(bad));
   CHECK(found.code == 2);
   CHECK_THAT(found.out, ContainsSubstring(concat("error: ", bad.string(), ":2: colour: unknown key")));
-  CHECK_THAT(found.out, ContainsSubstring("not supported yet: mixed_precision bf16"));
+  CHECK_THAT(found.out, ContainsSubstring("not supported yet: mixed_precision fp8"));
   CHECK_THAT(found.out, ContainsSubstring("warning: "));
   CHECK_THAT(found.out, ContainsSubstring("2 errors, 1 warning\n"));
   CHECK(run(validate_file, at(folder.path() / "missing.yaml")).code == 2);

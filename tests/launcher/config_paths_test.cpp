@@ -144,11 +144,12 @@ TEST_CASE("whatever the questions can save loads back, validates, and is written
   for (const char* text :
        {"num_machines: 3", "machine_rank: 2", "rdzv_backend: c10d", "main_process_ip: node-1",
         "main_process_port: 29500", "same_network: true", "debug: true", "num_processes: 3",
-        "gpu_ids: '0,1,2'", "distributed_type: MULTI_GPU", "gradient_accumulation_steps: 4"}) {
+        "mixed_precision: bf16", "mixed_precision: fp16", "gpu_ids: '0,1,2'", "distributed_type: MULTI_GPU",
+        "gradient_accumulation_steps: 4"}) {
     INFO(text);
     CHECK(some_file_has(text));
   }
-  for (const char* text : {"main_process_ip: ''", "main_process_port: 0", "mixed_precision: bf16", "FSDP"}) {
+  for (const char* text : {"main_process_ip: ''", "main_process_port: 0", "mixed_precision: fp8", "FSDP"}) {
     INFO(text);
     CHECK_FALSE(some_file_has(text));
   }
