@@ -6,7 +6,8 @@ Run:  python ddp_parity_gen.py      (torch 2.11, accelerate 1.15, safetensors; C
 One small network is trained for 100 micro-batches on 1 and 2 ranks (real Gloo processes), with gradient accumulation
 over 1 and 4 micro-batches, in the sample order of HF Accelerate's prepared loader. A window of accumulation ends with
 the epoch, and the loss is divided by the number of micro-batches that the window really has. The file holds the data,
-the initial weights and, for each case w{ranks}a{accumulation}, the loss of every micro-batch on every rank
+the initial weights and, for each case w{ranks}a{accumulation}, followed by bf16 where forward runs under autocast
+with bfloat16 and its output is converted to float32 as Accelerate does, the loss of every micro-batch on every rank
 ([ranks, 100]) and the final weights.
 """
 import os
@@ -37,7 +38,7 @@ def make_data():
     return x, (x @ projection).argmax(1)
 
 
-def train(rank, world, accumulation, store, queue):
+def train(rank, world, accumulation, precision, store, queue):
     torch.set_num_threads(1)
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", rank=rank, world_size=world, store=dist.FileStore(store, world))
@@ -46,6 +47,10 @@ def train(rank, world, accumulation, store, queue):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1e-2)
     loader = prepare_data_loader(DataLoader(TensorDataset(*make_data()), batch_size=BATCH, shuffle=True),
                                  torch.device("cpu"), world, rank, use_seedable_sampler=True, data_seed=DATA_SEED)
+    def forward(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+            return ddp(x).float()
+
     losses = []
     while len(losses) < STEPS:
         count = len(loader)
@@ -55,10 +60,10 @@ def train(rank, world, accumulation, store, queue):
             last = i + 1 == begin + window
             if not last:
                 with ddp.no_sync():
-                    loss = nn.functional.cross_entropy(ddp(x), y)
+                    loss = nn.functional.cross_entropy(forward(x), y)
                     (loss / window).backward()
             else:
-                loss = nn.functional.cross_entropy(ddp(x), y)
+                loss = nn.functional.cross_entropy(forward(x), y)
                 (loss / window).backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -77,17 +82,17 @@ def main():
     out.update({f"init.{name}": value.clone() for name, value in make_model().state_dict().items()})
     context = mp.get_context("spawn")
     for world in (1, 2):
-        for accumulation in (1, 4):
+        for accumulation, precision in ((1, ""), (4, ""), (1, "bf16")):
             queue = context.Queue()
             with tempfile.TemporaryDirectory() as folder:
-                ranks = [context.Process(target=train, args=(r, world, accumulation, folder + "/store", queue))
+                ranks = [context.Process(target=train, args=(r, world, accumulation, precision, folder + "/store", queue))
                          for r in range(world)]
                 for process in ranks:
                     process.start()
                 results = sorted(queue.get(timeout=300) for _ in ranks)
                 for process in ranks:
                     process.join()
-            case = f"w{world}a{accumulation}"
+            case = f"w{world}a{accumulation}{precision}"
             out[f"{case}.loss"] = torch.tensor([losses for _, losses, _ in results], dtype=torch.float64)
             for name, value in results[0][2].items():
                 out[f"{case}.final.{name}"] = torch.tensor(value)
