@@ -147,9 +147,6 @@ TEST_CASE("what is not there yet is refused by name, when asked for") {
           "compute_environment AMAZON_SAGEMAKER");
   refused(kCpu + "num_processes: 4\nnum_machines: 2\nmain_process_ip: 10.0.0.1\nrdzv_backend: etcd\n",
           "rdzv_backend etcd");
-  refused(kCpu + "num_processes: 2\nenable_cpu_affinity: true\n", "enable_cpu_affinity true");
-  refused(kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /h\n",
-          "mpirun_config.mpirun_hostfile /h");
   refused(kCpu + "num_processes: 2\nparallelism_config:\n  parallelism_config_tp_size: 2\n",
           "parallelism_config (tp_size 2)");
   // Not asked for.
