@@ -25,9 +25,10 @@
 // compiling: path and text of the source, the command line, and the size and time of compiler and library.
 // Under it, a list names the headers that the compiler read the last time, system headers and the library's
 // own left out. The second hash is of those headers' texts. A program is usable if it is there under both
-// hashes as they are now; nothing in the cache is ever changed, only added by a rename. The time of last change of a
-// program is that of its last start, and its launcher holds a shared lock on it; a program is removed only under an
-// exclusive one, and a launcher that has got its lock looks whether the program is still there.
+// hashes as they are now; nothing in the cache is ever changed, only added by a rename. The time of last
+// change of a program is that of its last start, and its launcher holds a shared lock on it; a program is
+// removed only under an exclusive one, and a launcher that has got its lock looks whether the program is
+// still there.
 
 namespace accelerate::cli {
 namespace {
@@ -195,8 +196,8 @@ std::vector<CachedFile> cached_programs(const fs::path& cache) {
   return out;
 }
 
-// The list of headers goes with the program: where several programs share one, the others are compiled anew when
-// they are next wanted.
+// The list of headers goes with the program: where several programs share one, the others are compiled anew
+// when they are next wanted.
 void remove_unused(const CachedFile& file) {
   const UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return;
@@ -305,8 +306,8 @@ void check_source(const std::string& source) {
   if (!S_ISREG(info.st_mode)) throw LaunchError({.what = concat("source ", source, " is no regular file")});
 }
 
-CachedProgram compile_program(const std::string& source, const std::string& cxxflags, const EnvVars& variables,
-                            bool quiet) {
+CachedProgram compile_program(const std::string& source, const std::string& cxxflags,
+                              const EnvVars& variables, bool quiet) {
   check_source(source);
   const BuildFlags flags = read_build_flags();
   const Compiler compiler = find_compiler(flags, variables);

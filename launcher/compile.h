@@ -25,10 +25,10 @@ struct CachedProgram {
 /// the one that the library was built with, else c++, g++ or clang++ in PATH; $CXXFLAGS, $LDFLAGS and
 /// `cxxflags` are added in this order. Says "compiled in N s" on standard error unless `quiet`; the
 /// compiler's own messages go there too. Several at once do not disturb each other.
-/// The cache holds 32 programs and 1 GiB at most; those that were started longest ago go first, except where they
-/// are in use.
+/// The cache holds 32 programs and 1 GiB at most; those that were started longest ago go first, except where
+/// they are in use.
 /// @throws ConfigError when there is no compiler or it reports errors, LaunchError when there is no source.
-CachedProgram compile_program(const std::string& source, const std::string& cxxflags, const EnvVars& variables,
-                              bool quiet);
+CachedProgram compile_program(const std::string& source, const std::string& cxxflags,
+                              const EnvVars& variables, bool quiet);
 
 }  // namespace accelerate::cli

@@ -78,9 +78,9 @@ std::vector<HostEntry> read_hostfile(const std::string& path) {
   const bool folder = std::filesystem::is_directory(path, error);
   std::ifstream file(path);
   if (folder || !file) {
-    throw ConfigError({.what = concat("hostfile ", shell_quote(path), ": ",
-                                      folder ? "is a folder" : errno_text(errno)),
-                       .hint = concat("Name a file with --mpirun_hostfile, with ", kExpected, ".")});
+    throw ConfigError(
+        {.what = concat("hostfile ", shell_quote(path), ": ", folder ? "is a folder" : errno_text(errno)),
+         .hint = concat("Name a file with --mpirun_hostfile, with ", kExpected, ".")});
   }
   std::vector<HostEntry> hosts;
   std::string line;
@@ -89,7 +89,8 @@ std::vector<HostEntry> read_hostfile(const std::string& path) {
     if (!text.empty()) add(hosts, read_line(text, {path, number}));
   }
   if (hosts.empty())
-    throw ConfigError({.what = concat("hostfile ", shell_quote(path), " names no machine"), .expected = kExpected});
+    throw ConfigError(
+        {.what = concat("hostfile ", shell_quote(path), " names no machine"), .expected = kExpected});
   return hosts;
 }
 

@@ -92,8 +92,7 @@ PodJob from_plain(const EnvVars& variables) {
 void take_address(const EnvVars& variables, PodJob& job) {
   const auto count = job.keys.find("num_machines");
   if (count == job.keys.end() || count->second.text == "1") return;
-  if (!job.keys.contains("main_process_ip"))
-    take(variables, variables::kMasterAddr, "main_process_ip", job);
+  if (!job.keys.contains("main_process_ip")) take(variables, variables::kMasterAddr, "main_process_ip", job);
   if (!job.keys.contains("main_process_port"))
     take(variables, variables::kMasterPort, "main_process_port", job);
   const auto address = job.keys.find("main_process_ip");

@@ -10,9 +10,9 @@
 
 namespace accelerate::cli {
 
-/// What a Kubernetes PyTorchJob tells the launcher in a pod: PET_NNODES, PET_NPROC_PER_NODE and so on, which its
-/// operator sets for torchrun, or in older ones MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK, which then count
-/// pods.
+/// What a Kubernetes PyTorchJob tells the launcher in a pod: PET_NNODES, PET_NPROC_PER_NODE and so on, which
+/// its operator sets for torchrun, or in older ones MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK, which then
+/// count pods.
 struct PodJob {
   /// Keys of the configuration, and the variable that each came from.
   struct Value {
@@ -30,8 +30,8 @@ struct PodJob {
   void set_origins(Config& config) const;
 };
 
-/// Nothing outside such a pod, inside a rank of another launcher, and where a flag says how many machines there
-/// are. @throws ConfigError naming the variable that makes no sense.
+/// Nothing outside such a pod, inside a rank of another launcher, and where a flag says how many machines
+/// there are. @throws ConfigError naming the variable that makes no sense.
 std::optional<PodJob> find_pod_job(const LaunchFlagSet& given, const EnvVars& variables);
 
 }  // namespace accelerate::cli

@@ -86,7 +86,8 @@ OutputOptions output_options(const LaunchFlags& flags) {
     throw ConfigError({.what = "--redirects needs a place for the output", .hint = "Add --log_dir FOLDER."});
   const int both = kStdoutStream | kStderrStream;
   const int tee = std::max(flags.tee, 0);
-  // As torchrun: what is neither redirected nor shown twice is shown alone. Without a choice all is redirected.
+  // As torchrun: what is neither redirected nor shown twice is shown alone. Without a choice all is
+  // redirected.
   if (flags.redirects >= 0) out.logged_streams = flags.redirects | tee;
   out.shown_streams = (both & ~out.logged_streams) | tee;
   return out;
@@ -192,8 +193,9 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
   }
   if (uses_mpirun(config)) {
     if (!given.flags().nnodes.empty())
-      throw ConfigError({.what = "--nnodes and mpirun_config exclude one another",
-                         .hint = "mpirun starts the ranks of all machines: give --num_machines and --num_processes."});
+      throw ConfigError(
+          {.what = "--nnodes and mpirun_config exclude one another",
+           .hint = "mpirun starts the ranks of all machines: give --num_machines and --num_processes."});
     start_through_mpirun(plan, config, variables);
   }
   for (const Problem& problem : warnings) {

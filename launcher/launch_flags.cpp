@@ -40,11 +40,10 @@ std::string help_of(const KeyRow& row) {
 int parse_streams(const std::string& flag, const std::string& text) {
   const auto mask = parse_int(text);
   if (mask && *mask >= 0 && *mask <= 3) return static_cast<int>(*mask);
-  throw ConfigError(
-      {.what = flag.substr(flag.find(',') + 1),
-       .expected = "0 (neither), 1 (standard output), 2 (standard error) or 3 (both)",
-       .got = concat("'", text, "'"),
-       .hint = text.find(':') == std::string::npos ? "" : "One mask holds for all ranks."});
+  throw ConfigError({.what = flag.substr(flag.find(',') + 1),
+                     .expected = "0 (neither), 1 (standard output), 2 (standard error) or 3 (both)",
+                     .got = concat("'", text, "'"),
+                     .hint = text.find(':') == std::string::npos ? "" : "One mask holds for all ranks."});
 }
 
 }  // namespace
@@ -87,7 +86,8 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       ->group(kProgram);
   command
       .add_option_function<int>(
-          "--max_restarts", [this](int count) { flags_.max_restarts = count; }, "Start all processes afresh after a failure [0]")
+          "--max_restarts", [this](int count) { flags_.max_restarts = count; },
+          "Start all processes afresh after a failure [0]")
       ->check(CLI::NonNegativeNumber)
       ->type_name("")
       ->group(kProgram);
@@ -124,9 +124,9 @@ void LaunchFlagSet::add_output(CLI::App& command) {
       ->type_name("FOLDER")
       ->group(kOutput);
   const auto streams = [&](const char* name, int& value, const char* help) {
-    command.add_option_function<std::string>(name, [name, &value](const std::string& text) {
-      value = parse_streams(name, text);
-    }, help)
+    command
+        .add_option_function<std::string>(
+            name, [name, &value](const std::string& text) { value = parse_streams(name, text); }, help)
         ->type_name(kStreams)
         ->group(kOutput);
   };
@@ -170,8 +170,8 @@ void LaunchFlagSet::add_machines(CLI::App& command) {
 // torchrun's "join_timeout=600,last_call_timeout=30", of which some are flags of ours.
 void LaunchFlagSet::add_rdzv_conf(CLI::App& command) {
   command
-      .add_option_function<std::string>(
-          "--rdzv_conf", [this](const std::string& text) { take_rdzv_conf(text); })
+      .add_option_function<std::string>("--rdzv_conf",
+                                        [this](const std::string& text) { take_rdzv_conf(text); })
       ->group(kNoEffect);
 }
 
@@ -194,7 +194,8 @@ void LaunchFlagSet::take_rdzv_conf(const std::string& text) {
     } else if (waits) {
       flags_.last_call_s = *value;
     } else if (key != "rank" && key != "is_host") {
-      notices_.push_back(concat("--rdzv_conf ", key, " has no effect: known are join_timeout and last_call_timeout"));
+      notices_.push_back(
+          concat("--rdzv_conf ", key, " has no effect: known are join_timeout and last_call_timeout"));
     }
   }
 }

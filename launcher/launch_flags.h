@@ -20,7 +20,7 @@ struct LaunchFlags {
   std::string config_file;
   int threads_per_process = 0;  ///< 0: not given
   std::string log_dir;
-  int tee = -1;        ///< streams to show although there are log files: 1 output, 2 error, 3 both; -1: not given
+  int tee = -1;  ///< streams to show although there are log files: 1 output, 2 error, 3 both; -1: not given
   int redirects = -1;  ///< streams for the log files alone
   bool no_prefix = false;
   bool quiet = false;
@@ -52,8 +52,8 @@ class LaunchFlagSet {
 
   const LaunchFlags& flags() const { return flags_; }
   /// Keys given on the command line, as text; the configuration parses them.
-  /// @throws ConfigError for a --nnodes that is none, or that contradicts other flags. --nproc_per_node needs it,
-  /// unless `machines_known` otherwise.
+  /// @throws ConfigError for a --nnodes that is none, or that contradicts other flags. --nproc_per_node needs
+  /// it, unless `machines_known` otherwise.
   std::vector<Override> overrides(bool machines_known = false) const;
   /// True if the command line says how many machines there are.
   bool says_machines() const;

@@ -26,8 +26,9 @@ std::string find_mpirun(const EnvVars& variables) {
     return find_program(kName, variables);
   } catch (const LaunchError&) {
     throw LaunchError({.what = "mpirun_config asks for mpirun, which is not in PATH",
-                       .hint = "Install Open MPI (apt-get install openmpi-bin), or leave mpirun_config out: this "
-                               "launcher starts ranks by itself."});
+                       .hint =
+                           "Install Open MPI (apt-get install openmpi-bin), or leave mpirun_config out: this "
+                           "launcher starts ranks by itself."});
   }
 }
 
@@ -80,13 +81,13 @@ std::optional<int> slots(const std::vector<HostEntry>& hosts) {
 void check_slots(const std::vector<HostEntry>& hosts, const std::string& path, int processes, int machines) {
   const auto have = slots(hosts);
   if (have && *have < processes) {
-    throw ConfigError({.what = concat("num_processes is ", processes, ", but hostfile ", shell_quote(path), " has ",
-                                      *have, *have == 1 ? " slot" : " slots"),
+    throw ConfigError({.what = concat("num_processes is ", processes, ", but hostfile ", shell_quote(path),
+                                      " has ", *have, *have == 1 ? " slot" : " slots"),
                        .hint = "Raise slots= in the file, or lower --num_processes."});
   }
   if (machines > 1 && hosts.size() < static_cast<size_t>(machines)) {
-    throw ConfigError({.what = concat("num_machines is ", machines, ", but hostfile ", shell_quote(path), " names ",
-                                      hosts.size(), hosts.size() == 1 ? " machine" : " machines"),
+    throw ConfigError({.what = concat("num_machines is ", machines, ", but hostfile ", shell_quote(path),
+                                      " names ", hosts.size(), hosts.size() == 1 ? " machine" : " machines"),
                        .hint = "Add the missing ones, or lower --num_machines."});
   }
 }

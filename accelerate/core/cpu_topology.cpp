@@ -36,7 +36,8 @@ std::map<int, int> nodes_of_cpus(const std::string& sysfs) {
     const std::string name = entry.path().filename().string();
     const auto node = name.starts_with("node") ? parse_int(name.substr(4)) : std::nullopt;
     if (!node) continue;
-    for (const int cpu : parse_cpu_list(first_line(entry.path() / "cpulist"))) out[cpu] = static_cast<int>(*node);
+    for (const int cpu : parse_cpu_list(first_line(entry.path() / "cpulist")))
+      out[cpu] = static_cast<int>(*node);
   }
   return out;
 }

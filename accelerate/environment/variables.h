@@ -37,7 +37,8 @@ inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";
 // Set by Kubernetes operators and by many job scripts, for launchers rather than ranks.
 inline constexpr const char* kNodeRank = "NODE_RANK";
 
-// Set by Kubernetes' PyTorchJob for torchrun, which takes PET_X for its flag --x; and by Kubernetes in every pod.
+// Set by Kubernetes' PyTorchJob for torchrun, which takes PET_X for its flag --x; and by Kubernetes in every
+// pod.
 inline constexpr const char* kPetNnodes = "PET_NNODES";
 inline constexpr const char* kPetNprocPerNode = "PET_NPROC_PER_NODE";
 inline constexpr const char* kPetNodeRank = "PET_NODE_RANK";

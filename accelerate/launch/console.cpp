@@ -17,8 +17,8 @@ constexpr auto kSilence = std::chrono::milliseconds(200);
 constexpr size_t kMaxPartialBytes = 64 * 1024;  // a longer line is printed in pieces
 constexpr size_t kTailLines = 8;
 constexpr size_t kMaxTailLineBytes = 500;
-constexpr int64_t kStillInSight = 6;  // lines
-constexpr int kLauncher = 1 << 30;    // the writer of our own lines
+constexpr int64_t kStillInSight = 6;    // lines
+constexpr int kLauncher = 1 << 30;      // the writer of our own lines
 constexpr int kAround = kLauncher + 1;  // the writer of what is relayed
 
 bool same_file(int a, int b) {
@@ -92,7 +92,8 @@ Console::Console(const OutputOptions& options, int num_processes, int world_size
     : options_(options),
       captures_(captures || num_processes > 1 || !options.log_directory.empty()),
       several_(world_size > 1),
-      merges_(treated_alike(options) && (!prints(RankStream::kStdout) || same_file(STDOUT_FILENO, STDERR_FILENO))),
+      merges_(treated_alike(options) &&
+              (!prints(RankStream::kStdout) || same_file(STDOUT_FILENO, STDERR_FILENO))),
       stdout_(STDOUT_FILENO),
       ranks_(static_cast<size_t>(num_processes)) {
   if (!same_file(STDOUT_FILENO, STDERR_FILENO)) stderr_ = std::make_unique<Destination>(STDERR_FILENO);
@@ -213,7 +214,8 @@ std::optional<Console::Clock::time_point> Console::next_flush() const {
 
 void Console::print_piece(int rank_number, RankStream which, std::string_view text, char end) {
   Rank& rank = ranks_[static_cast<size_t>(rank_number)];
-  if (prints(which)) destination(which).add(2 * rank_number + static_cast<int>(which), rank.prefix, text, end);
+  if (prints(which))
+    destination(which).add(2 * rank_number + static_cast<int>(which), rank.prefix, text, end);
   remember(rank, which, text, end);
 }
 

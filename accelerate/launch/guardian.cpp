@@ -52,8 +52,7 @@ void end_groups(const pid_t* groups, size_t count, int signal_number, int timeou
   }
 }
 
-[[noreturn]] void guard(int control, pid_t* groups, size_t capacity, const char* prefix,
-                        int notice_ms) {
+[[noreturn]] void guard(int control, pid_t* groups, size_t capacity, const char* prefix, int notice_ms) {
   ::setsid();
   ::prctl(PR_SET_NAME, kProcessName);
   close_all_but(control);
@@ -71,7 +70,8 @@ void end_groups(const pid_t* groups, size_t count, int signal_number, int timeou
       }
     }
   }
-  if (notice_ms > 0) end_groups(groups, count, SIGTERM, notice_ms);
+  constexpr int kOnlyWait = 0;
+  if (notice_ms > 0) end_groups(groups, count, kOnlyWait, notice_ms);
   end_groups(groups, count, SIGKILL, kDeathTimeoutMs);
   remove_shared_memory(prefix);
   ::_exit(0);
@@ -95,8 +95,8 @@ Guardian::Guardian(int max_groups, const std::string& job_id, std::chrono::milli
   sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, &before);
   pid_ = ::fork();
-  if (pid_ == 0) guard(guard_end.get(), groups.data(), groups.size(), prefix.c_str(),
-                       static_cast<int>(notice.count()));
+  if (pid_ == 0)
+    guard(guard_end.get(), groups.data(), groups.size(), prefix.c_str(), static_cast<int>(notice.count()));
   const int fork_errno = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ < 0)

@@ -14,8 +14,8 @@ namespace accelerate::detail {
 /// own and holds nothing but its control pipe. Ends at once and silently with the Guardian object.
 class Guardian {
  public:
-  /// Forks it. Must come before any rank is started. The groups get SIGTERM first and `notice` to act on it,
-  /// if that is more than nothing.
+  /// Forks it. Must come before any rank is started. `notice`: time that the groups get to end by themselves,
+  /// as a starter does, which has the launcher's death as its signal.
   /// @throws LaunchError when the process can't be made.
   Guardian(int max_groups, const std::string& job_id, std::chrono::milliseconds notice = {});
   ~Guardian();

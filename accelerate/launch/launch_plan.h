@@ -94,7 +94,7 @@ struct LaunchPlan {
   /// How many times all ranks are started afresh after a failure.
   int max_restarts = 0;
   /// Wait before the first restart; doubled each time, 30 s at most.
-  std::chrono::milliseconds restart_delay{200};
+  std::chrono::milliseconds restart_delay{50};
   /// Take over SIGINT, SIGTERM, SIGHUP and SIGQUIT of this process while the ranks run. Off where the program
   /// that calls run() has its own ideas.
   bool handle_signals = true;

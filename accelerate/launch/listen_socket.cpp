@@ -157,7 +157,8 @@ ReservedPort reserve_any_port(NetAddress address) {
   for (int tries = 0; tries < kTries; ++tries) {
     ReservedPort out;
     out.fd = bind_to(address, false);
-    if (!out.fd) throw LaunchError({.what = concat("no free port at ", address.host(), ": ", errno_text(errno))});
+    if (!out.fd)
+      throw LaunchError({.what = concat("no free port at ", address.host(), ": ", errno_text(errno))});
     out.port = local_address(out.fd.get()).port();
     out.lock = lock_port(out.port);
     if (out.lock) return out;

@@ -8,13 +8,13 @@
 
 // The two ports of a job
 // ----------------------
-// Rank 0 of a program of ours serves the store on a socket that the launcher has bound and listens on, at a port
-// that the kernel chose: ranks can connect from the first moment on, and nobody can take its place. Programs that
-// know only MASTER_ADDR and MASTER_PORT open a store of their own there. For them MASTER_PORT is a second port,
-// which the launcher binds but does not listen on: the kernel gives it to nobody who asks for any free port, yet
-// a socket with SO_REUSEADDR, which every store sets, may bind and listen on it. Other launchers are kept away by
-// a lock, an abstract socket whose name holds the port, since they too set SO_REUSEADDR. Without that, connections
-// of an earlier run in TIME_WAIT would block the port.
+// Rank 0 of a program of ours serves the store on a socket that the launcher has bound and listens on, at a
+// port that the kernel chose: ranks can connect from the first moment on, and nobody can take its place.
+// Programs that know only MASTER_ADDR and MASTER_PORT open a store of their own there. For them MASTER_PORT
+// is a second port, which the launcher binds but does not listen on: the kernel gives it to nobody who asks
+// for any free port, yet a socket with SO_REUSEADDR, which every store sets, may bind and listen on it. Other
+// launchers are kept away by a lock, an abstract socket whose name holds the port, since they too set
+// SO_REUSEADDR. Without that, connections of an earlier run in TIME_WAIT would block the port.
 
 namespace accelerate::detail {
 

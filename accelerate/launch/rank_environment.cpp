@@ -13,8 +13,11 @@ namespace detail {
 namespace {
 
 // Left over from a launcher around us; they would mislead a rank of ours.
-constexpr const char* kForeign[] = {variables::kTorchElasticUseAgentStore, variables::kTorchElasticErrorFile,
-                                    variables::kListenFd, variables::kStorePort, variables::kTerminal,
+constexpr const char* kForeign[] = {variables::kTorchElasticUseAgentStore,
+                                    variables::kTorchElasticErrorFile,
+                                    variables::kListenFd,
+                                    variables::kStorePort,
+                                    variables::kTerminal,
                                     variables::kMpirunJob};
 // The ranks of a starter learn from it who they are.
 constexpr const char* kOfRanks[] = {

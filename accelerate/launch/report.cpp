@@ -67,12 +67,11 @@ std::string describe_failure(const Supervisor::Outcome& outcome, const Console& 
 std::string describe_starter_failure(const Supervisor::Outcome& outcome, const std::string& starter) {
   const RankFailure& failure = *outcome.failure;
   return concat(starter, " (pid ", failure.pid, ", host ", host_name(), ") ", failure.status.describe(),
-                "; it says above which rank failed");
+                ": a rank failed or could not be started, see above");
 }
 
 std::string describe_stop(int signal_number, const std::string& who, std::chrono::milliseconds grace) {
-  std::string out =
-      concat(signal_name(signal_number), ": stopping ", who, " within ", seconds_text(grace));
+  std::string out = concat(signal_name(signal_number), ": stopping ", who, " within ", seconds_text(grace));
   if (signal_number == SIGINT) out += " (again to kill at once)";
   return out;
 }

@@ -16,7 +16,8 @@ namespace accelerate::detail {
 /// rank's last errors before it where they are out of sight.
 std::string describe_failure(const Supervisor::Outcome& outcome, const Console& console);
 
-/// "mpirun (pid 4711, host H) exited with code 3; which rank failed is said above".
+/// "mpirun (pid 4711, host H) exited with code 3: a rank failed ...". mpirun itself may or may not
+/// have said which.
 std::string describe_starter_failure(const Supervisor::Outcome& outcome, const std::string& starter);
 
 /// "ranks 0 and 1", or their number where they are many.

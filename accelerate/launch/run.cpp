@@ -40,8 +40,7 @@ bool wait_before_restart(SignalPipe* signals, milliseconds delay, Supervisor::Ou
 void report_end(const LaunchPlan& plan, const Supervisor::Outcome& outcome, Console& console) {
   if (!outcome.unkillable.empty()) {
     const std::string who = plan.starter ? plan.starter->name : format_ranks(outcome.unkillable);
-    console.say(
-        concat(who, " did not even end by SIGKILL: hanging in the kernel"));
+    console.say(concat(who, " did not even end by SIGKILL: hanging in the kernel"));
   }
   if (outcome.failure && !outcome.stopped_by_signal) {
     console.say(plan.starter ? detail::describe_starter_failure(outcome, plan.starter->name)
@@ -87,8 +86,7 @@ LaunchResult run(const LaunchPlan& plan) {
   std::optional<SignalPipe> signals;
   if (plan.handle_signals) signals.emplace(detail::signals_to_handle());
   SignalPipe* const signal_source = signals ? &*signals : nullptr;
-  Guardian guardian(plan.num_processes, job_id,
-                    plan.starter ? plan.starter->stop_time : milliseconds(0));
+  Guardian guardian(plan.num_processes, job_id, plan.starter ? plan.starter->stop_time : milliseconds(0));
   const int threads = threads_per_rank(plan);
 
   milliseconds delay = plan.restart_delay;

@@ -318,7 +318,8 @@ milliseconds Supervisor::grace() const {
 std::deque<Supervisor::StopStep> Supervisor::stop_steps(int signal_number) const {
   const auto now = Clock::now();
   const auto end = now + grace();
-  if (signal_number == SIGTERM) return {{now, SIGTERM}, {end, SIGKILL}};
+  // A second signal makes mpirun leave in a hurry, without its ranks.
+  if (signal_number == SIGTERM || plan_.starter) return {{now, signal_number}, {end, SIGKILL}};
   return {{now, signal_number}, {now + plan_.grace_period / 2, SIGTERM}, {end, SIGKILL}};
 }
 

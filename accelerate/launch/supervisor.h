@@ -105,8 +105,8 @@ class Supervisor {
   PeerMachines* peers_;  ///< none: this machine is all
   int first_rank_ = 0;   ///< of this machine; `ranks_` counts from 0, and what is told to others from here
 
-  std::vector<Rank> ranks_;            ///< or the starter alone
-  std::vector<TaggedOutput> tagged_;   ///< of the starter: standard output and error
+  std::vector<Rank> ranks_;           ///< or the starter alone
+  std::vector<TaggedOutput> tagged_;  ///< of the starter: standard output and error
   std::vector<pollfd> polled_;
   std::vector<char> buffer_;
   std::deque<StopStep> stop_steps_;

@@ -8,8 +8,8 @@
 namespace accelerate::detail {
 
 /// Takes apart the output of a starter that begins each piece of a rank's output with "[1,RANK]<stdout>:"
-/// (Open MPI's --tag-output; 1 is the job's number, and <stderr> and <stddiag> are the other streams). A piece
-/// ends where the next tag begins, or with its line.
+/// (Open MPI's --tag-output; 1 is the job's number, and <stderr> and <stddiag> are the other streams). A
+/// piece ends where the next tag begins, or with its line.
 class TaggedOutput {
  public:
   /// `sink` gets a piece and its rank, or no rank for what the starter says itself.

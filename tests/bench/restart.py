@@ -26,8 +26,10 @@ import torch
 import torch.distributed as dist
 def say(text):  # one write, so that lines of ranks do not mix
     os.write(1, (text + "\n").encode())
-dist.init_process_group("gloo")
-rank = dist.get_rank()
+rank, size, attempt = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
+# With env:// torch 2.11 finds addresses of the attempt before in torchrun's store, and connects to the dead rank.
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+dist.init_process_group("gloo", store=dist.PrefixStore(f"bench_{attempt}", store), rank=rank, world_size=size)
 say(f"rank {rank} of {dist.get_world_size()} pid {os.getpid()}")
 net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 sgd = torch.optim.SGD(net.parameters(), 0.1)
@@ -79,7 +81,7 @@ class Job:
 
     def fail(self, why):
         self.process.kill()
-        sys.exit(f"{self.command}: {why}\n{''.join(self.text[-40:])}")
+        sys.exit(f"{self.command}: {why}\n{''.join(self.text[-400:])}")
 
 
 def measure(command, ranks):
@@ -129,7 +131,7 @@ def main():
             a, message = measure(accel + ["--num_processes", n, "--max_restarts", "1",
                                           os.path.join(binaries, "job_torch"), "--steps", "100000", "--step_ms", "10"],
                                  arguments.ranks)
-            b, _ = measure([os.path.join(arguments.venv, "bin", "torchrun"), "--nproc_per_node", n, "--max-restarts", "1",
+            b, _ = measure([os.path.join(arguments.venv, "bin", "torchrun"), "--standalone", "--nproc_per_node", n, "--max-restarts", "1",
                             script], arguments.ranks)
             if pair > 0:  # the first pair fills the page cache
                 ours.append(a), theirs.append(b), messages.append(message)

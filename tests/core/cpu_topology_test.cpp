@@ -16,7 +16,8 @@ using Shares = std::vector<Cpus>;
 
 namespace {
 
-// `nodes` nodes of `cores` cores, each of `threads` CPUs, which are numbered as Linux does: all first threads first.
+// `nodes` nodes of `cores` cores, each of `threads` CPUs, which are numbered as Linux does: all first threads
+// first.
 struct FakeSys {
   TempDir dir;
   int cpus;
@@ -28,7 +29,8 @@ struct FakeSys {
         Cpus siblings;
         for (int thread = 0; thread < threads; ++thread) siblings.push_back(core + thread * nodes * cores);
         for (const int cpu : siblings) {
-          put(concat("devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"), format_cpu_list(siblings));
+          put(concat("devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"),
+              format_cpu_list(siblings));
           own.push_back(cpu);
         }
       }

@@ -40,7 +40,8 @@ TEST_CASE("more pinned ranks than CPUs are refused", "[launch]") {
   CHECK_THAT(run.err(), ContainsSubstring(concat(cpus + 1, " processes on this machine, but it has ", cpus)));
 }
 
-TEST_CASE("threads are the cores shared out, the user's number is kept, and nothing is said of it", "[launch]") {
+TEST_CASE("threads are the cores shared out, the user's number is kept, and nothing is said of it",
+          "[launch]") {
   const std::vector<std::string> script = {"env", "OMP_NUM_THREADS"};
   const int fair = std::max(1, accelerate::physical_cores() / 2);
   AccelRun run(launch_words(2, script));

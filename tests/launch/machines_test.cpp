@@ -51,8 +51,8 @@ TEST_CASE("a launcher leaves alone what another one of its job has in shared mem
   const auto before = shared_memory_entries();
   Job job(2);
   // Machine 1 goes through its first attempt's end while machine 0's ranks still hold segments.
-  const Words script = {"shm", "touch", dir / "up", "@2#0", "await", dir / "up.0", "@2#0", "exit", "5", "ignore",
-                        "15", "env", "RANK", "await", dir / "go"};
+  const Words script = {"shm", "touch",  dir / "up", "@2#0", "await", dir / "up.0", "@2#0",    "exit",
+                        "5",   "ignore", "15",       "env",  "RANK",  "await",      dir / "go"};
   AccelRun& first = job.start(0, script, {"--grace_period", "2"});
   AccelRun& second = job.start(1, script, {"--grace_period", "0.2"});
   REQUIRE(second.wait_for("exited with code 5"));
@@ -62,6 +62,16 @@ TEST_CASE("a launcher leaves alone what another one of its job has in shared mem
   CHECK(first.finish() == 5);
   CHECK(second.finish() == 5);
   CHECK(shared_memory_entries() == before);
+}
+
+TEST_CASE("programs with a store of their own meet over machines too", "[machines]") {
+  Job job(2);
+  const Words script = {"meet", "print", "met"};
+  AccelRun& first = job.start(0, script);
+  AccelRun& second = job.start(1, script);
+  CHECK(first.finish() == 0);
+  CHECK(second.finish() == 0);
+  CHECK(AccelRun::count_in(first.out() + second.out(), "met\n") == 4);
 }
 
 TEST_CASE("three machines with different ways to end", "[machines]") {

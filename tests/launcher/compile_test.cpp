@@ -81,15 +81,16 @@ TEST_CASE("a source is compiled once and again when anything changes", "[launche
 TEST_CASE("programs that were not used for long leave the cache, except where they run", "[launcher]") {
   Project project("int main() { return 0; }\n");
   TempDir dir;
-  write_file(project.source(),
-             concat("#include <unistd.h>\nint main() { while (access(\"", dir / "go",
-                    "\", F_OK) != 0) usleep(1000); }\n"));
+  write_file(project.source(), concat("#include <unistd.h>\nint main() { while (access(\"", dir / "go",
+                                      "\", F_OK) != 0) usleep(1000); }\n"));
   AccelRun running = project.launch();
   REQUIRE(running.wait_for(" compiled in "));
+  REQUIRE(eventually([&] { return running.processes().size() == 3; }));  // launcher, guard, rank
   CHECK(project.cached() == 1);
   const std::string cache = project.dir / "cache/accelerate/programs";
   const auto age = [](const std::filesystem::path& path, int hours) {
-    std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
   };
   std::string in_use;
   for (const auto& entry : std::filesystem::directory_iterator(cache)) {

@@ -33,12 +33,9 @@ const Values kPet = {{"PET_NNODES", "3"},
                      {"WORLD_SIZE", "6"},
                      {"RANK", "1"}};
 // elasticPolicy of 2 to 4 replicas.
-const Values kElastic = {{"PET_RDZV_BACKEND", "c10d"},
-                         {"PET_RDZV_ENDPOINT", "job-worker-0:23456"},
-                         {"PET_RDZV_ID", "job"},
-                         {"PET_NNODES", "2:4"},
-                         {"PET_NPROC_PER_NODE", "1"},
-                         {"PET_MAX_RESTARTS", "3"}};
+const Values kElastic = {{"PET_RDZV_BACKEND", "c10d"}, {"PET_RDZV_ENDPOINT", "job-worker-0:23456"},
+                         {"PET_RDZV_ID", "job"},       {"PET_NNODES", "2:4"},
+                         {"PET_NPROC_PER_NODE", "1"},  {"PET_MAX_RESTARTS", "3"}};
 
 Values with(Values values) {
   values.insert(values.begin(), kPod.begin(), kPod.end());
@@ -77,7 +74,8 @@ TEST_CASE("a pod's variables make it a machine of the job", "[launcher]") {
 }
 
 TEST_CASE("flags and variables of ours come before a pod's", "[launcher]") {
-  check_holds(explained(with(kPet), {"--num_machines", "1", "--num_processes", "2"}), {"2 processes = 1 machine x 2"});
+  check_holds(explained(with(kPet), {"--num_machines", "1", "--num_processes", "2"}),
+              {"2 processes = 1 machine x 2"});
   check_holds(explained(with(kPet), {"--main_process_ip", "10.0.0.1"}),
               {"port: 23456 of 10.0.0.1", "6 processes = 3 machines x 2"});
   check_holds(explained(with(kPlain), {"--nproc_per_node", "2"}), {"6 processes = 3 machines x 2"});
@@ -89,7 +87,8 @@ TEST_CASE("flags and variables of ours come before a pod's", "[launcher]") {
 }
 
 TEST_CASE("a pod's variables that make no sense are named", "[launcher]") {
-  for (const auto& [name, value] : Values{{"PET_NNODES", "4:2"}, {"PET_NNODES", "x"}, {"PET_NPROC_PER_NODE", "gpu"}}) {
+  for (const auto& [name, value] :
+       Values{{"PET_NNODES", "4:2"}, {"PET_NNODES", "x"}, {"PET_NPROC_PER_NODE", "gpu"}}) {
     Values values = with(kPet);
     values.emplace_back(name, value);
     AccelRun run({"launch", "--cpu", bin("rank_script")}, {.environment = values});
@@ -111,10 +110,12 @@ TEST_CASE("two pods run a job together", "[launcher]") {
   held.reset();
   std::vector<std::unique_ptr<AccelRun>> pods;
   for (const char* rank : {"0", "1"}) {
-    const Values values = with({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"WORLD_SIZE", "2"}, {"RANK", rank}});
-    pods.push_back(std::make_unique<AccelRun>(
-        std::vector<std::string>{"launch", "--cpu", "--main_process_ip", "127.0.0.1", bin("rank_script"), "topology"},
-        RunOptions{.environment = values}));
+    const Values values =
+        with({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"WORLD_SIZE", "2"}, {"RANK", rank}});
+    pods.push_back(
+        std::make_unique<AccelRun>(std::vector<std::string>{"launch", "--cpu", "--main_process_ip",
+                                                            "127.0.0.1", bin("rank_script"), "topology"},
+                                   RunOptions{.environment = values}));
   }
   for (size_t rank = 0; rank < pods.size(); ++rank) {
     CHECK(pods[rank]->finish() == 0);

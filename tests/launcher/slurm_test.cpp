@@ -1,5 +1,5 @@
-// The job scripts of examples/slurm with stand-ins for srun and scontrol, which start tasks with the variables that
-// Slurm sets (captured from its manual: srun, "OUTPUT ENVIRONMENT VARIABLES").
+// The job scripts of examples/slurm with stand-ins for srun and scontrol, which start tasks with the
+// variables that Slurm sets (captured from its manual: srun, "OUTPUT ENVIRONMENT VARIABLES").
 #include <sys/stat.h>
 
 #include "launch_test_support.h"
@@ -56,7 +56,8 @@ struct Slurm {
     ::chmod((dir / name).c_str(), 0755);
   }
   AccelRun submit(const std::string& script, std::vector<std::string> words) const {
-    return AccelRun(std::move(words), options, concat(ACCELERATE_TEST_SOURCE_DIR, "/examples/slurm/", script));
+    return AccelRun(std::move(words), options,
+                    concat(ACCELERATE_TEST_SOURCE_DIR, "/examples/slurm/", script));
   }
 };
 
@@ -83,8 +84,8 @@ TEST_CASE("the Slurm script for several machines starts a launcher on each", "[l
   CHECK(run.finish() == 0);
   INFO(run.all());
   for (int rank = 0; rank < 4; ++rank) {
-    CHECK_THAT(run.out(), ContainsSubstring(concat("launcher=accel rank=", rank, "/4 local=", rank % 2, "/2 node=",
-                                                   rank / 2, "/2 addr=127.0.0.1")));
+    CHECK_THAT(run.out(), ContainsSubstring(concat("launcher=accel rank=", rank, "/4 local=", rank % 2,
+                                                   "/2 node=", rank / 2, "/2 addr=127.0.0.1")));
   }
   CHECK_THAT(run.err(), ContainsSubstring("machine_rank 1 (from SLURM_NODEID)"));
   CHECK(run.nothing_left());
@@ -96,6 +97,6 @@ TEST_CASE("srun's own tasks are ranks", "[launcher]") {
   CHECK(run.finish() == 0);
   INFO(run.all());
   for (int rank = 0; rank < 4; ++rank)
-    CHECK_THAT(run.out(), ContainsSubstring(concat("launcher=slurm rank=", rank, "/4 local=", rank % 2, "/2 node=",
-                                                   rank / 2, "/2 addr=127.0.0.1")));
+    CHECK_THAT(run.out(), ContainsSubstring(concat("launcher=slurm rank=", rank, "/4 local=", rank % 2,
+                                                   "/2 node=", rank / 2, "/2 addr=127.0.0.1")));
 }

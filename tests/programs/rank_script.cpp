@@ -11,7 +11,8 @@
 //   shm            leaves a shared-memory segment of the job behind
 //   child          starts a child that ignores SIGTERM and SIGINT and sleeps for ever
 //   connect        to rank 0's store, and says so
-//   meet           at MASTER_ADDR and MASTER_PORT as programs with a store of their own do: rank 0 listens there
+//   meet           at MASTER_ADDR and MASTER_PORT as programs with a store of their own do: rank 0 listens
+//   there
 //                  and all others connect
 //   cpus           prints the CPUs that this rank may run on
 //   topology       what detect_topology() says      nested       starts itself with "topology"
@@ -139,7 +140,8 @@ bool connect_to(const std::string& host, const std::string& port) {
 void connect_to_store() {
   const accelerate::Topology topology = accelerate::detect_topology(accelerate::EnvVars::from_process());
   const std::string& host = topology.master_addr;
-  if (!connect_to(host, std::to_string(topology.master_port))) throw std::runtime_error("no store at " + host);
+  if (!connect_to(host, std::to_string(topology.master_port)))
+    throw std::runtime_error("no store at " + host);
   write_out(1, "connected to " + host + "\n");
 }
 
@@ -195,13 +197,15 @@ void run_command(const std::string& command, const std::string& argument, const 
   if (command == "child") start_child();
   if (command == "connect") connect_to_store();
   if (command == "meet") meet();
-  if (command == "cpus") write_out(1, "cpus=" + accelerate::format_cpu_list(accelerate::allowed_cpus()) + "\n");
+  if (command == "cpus")
+    write_out(1, "cpus=" + accelerate::format_cpu_list(accelerate::allowed_cpus()) + "\n");
   if (command == "topology") print_topology();
   if (command == "nested") nested(self);
 }
 
 bool takes_argument(const std::string& command) {
-  for (const char* bare : {"sleep", "stdin", "shm", "child", "connect", "meet", "cpus", "topology", "nested"}) {
+  for (const char* bare :
+       {"sleep", "stdin", "shm", "child", "connect", "meet", "cpus", "topology", "nested"}) {
     if (command == bare) return false;
   }
   return true;
