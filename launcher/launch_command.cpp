@@ -155,8 +155,8 @@ void say_how_to_use_more(const Config& config, const LaunchFlags& flags) {
   const Origin origin = config.origin_of("num_processes").origin;
   const bool chosen_by_us = origin == Origin::kDefault || origin == Origin::kDetected;
   if (flags.quiet || !chosen_by_us || config.num_processes.value_or(1) != 1 || !config.file.empty()) return;
-  std::cerr << "accel: starting 1 process; --num_processes N starts more (" << logical_cpus()
-            << " CPUs here), and `accel config` keeps the choice\n";
+  std::cerr << concat("accel: starting 1 process; --num_processes N starts more (", logical_cpus(),
+                      " CPUs here), and `accel config` keeps the choice\n");
 }
 
 // CLI11 does not know of the program, which is cut off before it sees the words.
@@ -199,10 +199,10 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
     start_through_mpirun(plan, config, variables);
   }
   for (const Problem& problem : warnings) {
-    if (!given.flags().quiet) std::cerr << "accel: warning: " << describe(problem) << "\n";
+    if (!given.flags().quiet) std::cerr << concat("accel: warning: ", describe(problem), "\n");
   }
   for (const std::string& notice : given.notices()) {
-    if (!given.flags().quiet) std::cerr << "accel: warning: " << notice << "\n";
+    if (!given.flags().quiet) std::cerr << concat("accel: warning: ", notice, "\n");
   }
   if (given.flags().dry_run) {
     print_plan(plan, config);

@@ -39,7 +39,8 @@ void find_machine_rank(Config& config, const EnvVars& variables) {
 void say_machine_rank(const Config& config) {
   const ValueOrigin origin = config.origin_of("machine_rank");
   if (origin.origin != Origin::kDetected) return;
-  std::cerr << "accel: machine_rank " << config.machine_rank << " (from " << origin.detail << ")\n";
+  // In one piece: launchers of several machines may share a terminal or a log.
+  std::cerr << concat("accel: machine_rank ", config.machine_rank, " (from ", origin.detail, ")\n");
 }
 
 std::optional<MachinesPlan> plan_machines(const LaunchFlagSet& given, const Config& config,

@@ -81,7 +81,8 @@ LaunchResult run(const LaunchPlan& plan) {
     reserved = detail::reserve_port(plan.main_process_port);
     store = detail::open_store_socket();
   }
-  if (!reserved.note.empty()) console.inform(reserved.note);
+  // A rank alone has nobody to meet there.
+  if (!reserved.note.empty() && plan.num_processes > 1) console.inform(reserved.note);
 
   std::optional<SignalPipe> signals;
   if (plan.handle_signals) signals.emplace(detail::signals_to_handle());
