@@ -41,9 +41,11 @@ bool is_for_launcher(std::string_view key) {
 // `problems` gets the warnings.
 Config read_config(const LaunchFlagSet& given, const EnvVars& variables, const std::optional<PodJob>& pod,
                    std::vector<Problem>& problems) {
+  // Outside the braces: g++ 12 leaks the members before one whose initializer throws.
+  std::vector<Override> overrides = given.overrides(pod.has_value());
   ConfigSources sources{.file = std::nullopt,
                         .environment = pod ? pod->with_keys(variables) : variables,
-                        .command_line = given.overrides(pod.has_value())};
+                        .command_line = std::move(overrides)};
   if (!given.flags().config_file.empty()) {
     sources.file = given.flags().config_file;
   } else if (const auto found = find_default_config_file(variables)) {
