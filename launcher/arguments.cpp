@@ -6,6 +6,7 @@
 
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
+#include "launcher/launch_flags.h"
 
 namespace accelerate::cli {
 namespace {
@@ -116,8 +117,16 @@ class Walker {
     if (word.size() == 2) take_value(*option, word);
   }
 
+  // "--tee", "--tee 3" and "--tee=3" are all in use; a program of that name is not.
+  void take_streams(const CLI::Option& option) {
+    const bool mask = at_ < words_.size() && !words_[at_].empty() &&
+                      words_[at_].find_first_not_of("0123456789:,") == std::string::npos;
+    out_.own.back() = concat("--", option.get_lnames().front(), "=", mask ? words_[at_++] : "3");
+  }
+
   // Joined to its flag, so that CLI11 takes the value for what it is even where it begins with a dash ("-1").
   void take_value(const CLI::Option& option, const std::string& flag) {
+    if (option.get_type_name() == kStreams) return take_streams(option);
     if (option.get_expected_min() == 0) return;
     if (at_ == words_.size() || words_[at_] == "--") {
       throw ConfigError({.what = concat(flag, " needs a value"),

@@ -1,5 +1,7 @@
 #include "launcher/compile.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,12 +25,19 @@
 // compiling: path and text of the source, the command line, and the size and time of compiler and library.
 // Under it, a list names the headers that the compiler read the last time, system headers and the library's
 // own left out. The second hash is of those headers' texts. A program is usable if it is there under both
-// hashes as they are now; nothing in the cache is ever changed, only added by a rename.
+// hashes as they are now; nothing in the cache is ever changed, only added by a rename. The time of last
+// change of a program is that of its last start, and its launcher holds a shared lock on it; a program is
+// removed only under an exclusive one, and a launcher that has got its lock looks whether the program is
+// still there.
 
 namespace accelerate::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kMostPrograms = 32;
+constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+constexpr const char* kListExtension = ".headers";
 
 // FNV-1a of 128 bits: it keeps apart what a user has, and needs no protection from forgery in the user's own
 // folder.
@@ -154,6 +163,60 @@ void sweep(const fs::path& cache) {
   }
 }
 
+// Opens and locks a program of the cache; empty when it is not there.
+UniqueFd take_into_use(const fs::path& program) {
+  if (::access(program.c_str(), X_OK) != 0) return {};
+  UniqueFd fd(::open(program.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd || ::flock(fd.get(), LOCK_SH) != 0) return {};
+  struct stat info {};
+  const bool removed_meanwhile = ::fstat(fd.get(), &info) != 0 || info.st_nlink == 0;
+  if (removed_meanwhile) return {};
+  ::utimensat(AT_FDCWD, program.c_str(), nullptr, 0);
+  return fd;
+}
+
+struct CachedFile {
+  fs::path path;
+  fs::file_time_type used;
+  uintmax_t bytes = 0;
+};
+
+// The programs in the cache, the latest used first.
+std::vector<CachedFile> cached_programs(const fs::path& cache) {
+  std::vector<CachedFile> out;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(cache, error)) {
+    std::error_code gone;
+    const bool program = entry.is_regular_file(gone) && entry.path().extension() != kListExtension;
+    if (!program || gone) continue;
+    const CachedFile file{entry.path(), entry.last_write_time(gone), entry.file_size(gone)};
+    if (!gone) out.push_back(file);
+  }
+  std::sort(out.begin(), out.end(), [](const CachedFile& a, const CachedFile& b) { return a.used > b.used; });
+  return out;
+}
+
+// The list of headers goes with the program: where several programs share one, the others are compiled anew
+// when they are next wanted.
+void remove_unused(const CachedFile& file) {
+  const UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return;
+  const std::string name = file.path.string();
+  std::error_code ignored;
+  fs::remove(file.path, ignored);
+  fs::remove(name.substr(0, name.rfind('-')) + kListExtension, ignored);
+}
+
+// Back to the limits of the cache.
+void prune(const fs::path& cache) {
+  size_t count = 0;
+  uintmax_t bytes = 0;
+  for (const CachedFile& file : cached_programs(cache)) {
+    bytes += file.bytes;
+    if (++count > kMostPrograms || bytes > kMostBytes) remove_unused(file);
+  }
+}
+
 // A folder that is removed at the end.
 class WorkFolder {
  public:
@@ -243,8 +306,8 @@ void check_source(const std::string& source) {
   if (!S_ISREG(info.st_mode)) throw LaunchError({.what = concat("source ", source, " is no regular file")});
 }
 
-std::string compile_program(const std::string& source, const std::string& cxxflags, const EnvVars& variables,
-                            bool quiet) {
+CachedProgram compile_program(const std::string& source, const std::string& cxxflags,
+                              const EnvVars& variables, bool quiet) {
   check_source(source);
   const BuildFlags flags = read_build_flags();
   const Compiler compiler = find_compiler(flags, variables);
@@ -262,12 +325,13 @@ std::string compile_program(const std::string& source, const std::string& cxxfla
   hash.add(flags.version);
   const fs::path cache = cache_folder(variables);
   const std::string name = concat(place.stem().string().substr(0, 64), "-", hash.text());
-  const fs::path list = cache / (name + ".headers");
+  const fs::path list = cache / (name + kListExtension);
   const auto program = [&](const std::string& headers) {
     return cache / concat(name, "-", hash_of_headers(headers));
   };
   if (const auto headers = file_text(list)) {
-    if (::access(program(*headers).c_str(), X_OK) == 0) return program(*headers).string();
+    if (UniqueFd in_use = take_into_use(program(*headers)))
+      return {program(*headers).string(), std::move(in_use)};
   }
 
   sweep(cache);
@@ -279,14 +343,17 @@ std::string compile_program(const std::string& source, const std::string& cxxfla
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const std::string headers = headers_of_rule(file_text(work.path() / "rule").value_or(""));
   std::ofstream(work.path() / "headers") << headers;
+  // In use before others can see it.
+  UniqueFd in_use = take_into_use(output);
   fs::rename(output, program(headers));
   fs::rename(work.path() / "headers", list);
+  prune(cache);
   if (!quiet) {
     char line[64];
     std::snprintf(line, sizeof line, "compiled in %.1f s", seconds);
     std::cerr << "accel: " << source << " " << line << "\n";
   }
-  return program(headers).string();
+  return {program(headers).string(), std::move(in_use)};
 }
 
 }  // namespace accelerate::cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "accelerate/core/cpu_topology.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 #include "accelerate/environment/variables.h"
@@ -41,6 +42,20 @@ bool cpu_was_chosen(const Config& config) {
          (config.distributed_type == DistributedType::kMultiCpu && chosen("distributed_type"));
 }
 
+// The NUMA node of the device of each rank; empty where ranks have no devices of their own.
+std::vector<std::optional<int>> nodes_of_ranks(const Config& config, const EnvVars& variables, size_t ranks) {
+  if (config.distributed_type != DistributedType::kMultiGpu || config.use_cpu) return {};
+  const std::vector<std::string> devices = config.gpu_ids.value_or(visible_devices(config, variables));
+  const std::vector<std::optional<int>> nodes = numa_nodes_of_gpus();
+  std::vector<std::optional<int>> out(ranks);
+  for (size_t rank = 0; rank < std::min(ranks, devices.size()); ++rank) {
+    const auto number = parse_int(devices[rank]);  // a device named otherwise stays unknown
+    if (number && *number >= 0 && static_cast<size_t>(*number) < nodes.size())
+      out[rank] = nodes[static_cast<size_t>(*number)];
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars& variables) {
@@ -67,6 +82,18 @@ std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars&
                        .hint = "Name as many devices as processes."});
   }
   return join(*config.gpu_ids, ",");
+}
+
+std::vector<std::vector<int>> cpus_of_ranks(const Config& config, const EnvVars& variables) {
+  if (!config.enable_cpu_affinity) return {};
+  const auto ranks = static_cast<int>(config.num_processes.value_or(1) / config.num_machines);
+  const std::vector<int> cpus = allowed_cpus();
+  auto shares = share_cpus(cpus, ranks, nodes_of_ranks(config, variables, static_cast<size_t>(ranks)));
+  if (!shares.empty()) return shares;
+  throw ConfigError({.what = concat("enable_cpu_affinity: ", ranks, " processes on this machine, but it has ",
+                                    cpus.size(), cpus.size() == 1 ? " CPU" : " CPUs", " for them"),
+                     .hint = concat("Each needs one of its own: lower --num_processes, or leave "
+                                    "enable_cpu_affinity out.")});
 }
 
 }  // namespace accelerate::cli

@@ -9,6 +9,7 @@
 
 #include "accelerate/config/load.h"
 #include "accelerate/config/schema.h"
+#include "accelerate/core/cpu_topology.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/machine.h"
 #include "accelerate/core/strings.h"
@@ -18,8 +19,10 @@
 #include "launcher/commands.h"
 #include "launcher/compile.h"
 #include "launcher/devices.h"
+#include "launcher/kubernetes.h"
 #include "launcher/launch_flags.h"
 #include "launcher/machines.h"
+#include "launcher/mpirun.h"
 #include "launcher/program.h"
 
 namespace accelerate::cli {
@@ -36,14 +39,20 @@ bool is_for_launcher(std::string_view key) {
 }
 
 // `problems` gets the warnings.
-Config read_config(const LaunchFlagSet& given, const EnvVars& variables, std::vector<Problem>& problems) {
-  ConfigSources sources{.file = std::nullopt, .environment = variables, .command_line = given.overrides()};
+Config read_config(const LaunchFlagSet& given, const EnvVars& variables, const std::optional<PodJob>& pod,
+                   std::vector<Problem>& problems) {
+  // Outside the braces: g++ 12 leaks the members before one whose initializer throws.
+  std::vector<Override> overrides = given.overrides(pod.has_value());
+  ConfigSources sources{.file = std::nullopt,
+                        .environment = pod ? pod->with_keys(variables) : variables,
+                        .command_line = std::move(overrides)};
   if (!given.flags().config_file.empty()) {
     sources.file = given.flags().config_file;
   } else if (const auto found = find_default_config_file(variables)) {
     sources.file = *found;
   }
   Config config = load_config(sources);
+  if (pod) pod->set_origins(config);
   find_machine_rank(config, variables);
   problems = validate(config, ValidateFor::kLaunch);
   throw_if_errors(problems);
@@ -70,23 +79,40 @@ std::map<std::string, std::string> config_variables(const Config& config) {
   return out;
 }
 
-LaunchPlan make_plan(const LaunchFlagSet& given, const Config& config, const EnvVars& variables) {
+OutputOptions output_options(const LaunchFlags& flags) {
+  OutputOptions out;
+  out.prefix = !flags.no_prefix;
+  out.log_directory = flags.log_dir;
+  out.quiet = flags.quiet;
+  if (flags.redirects > 0 && flags.log_dir.empty())
+    throw ConfigError({.what = "--redirects needs a place for the output", .hint = "Add --log_dir FOLDER."});
+  const int both = kStdoutStream | kStderrStream;
+  const int tee = std::max(flags.tee, 0);
+  // As torchrun: what is neither redirected nor shown twice is shown alone. Without a choice all is
+  // redirected.
+  if (flags.redirects >= 0) out.logged_streams = flags.redirects | tee;
+  out.shown_streams = (both & ~out.logged_streams) | tee;
+  return out;
+}
+
+LaunchPlan make_plan(const LaunchFlagSet& given, const Config& config, const EnvVars& variables,
+                     const std::optional<PodJob>& pod) {
   const LaunchFlags& flags = given.flags();
   LaunchPlan plan;
   plan.base_environment = variables;
   plan.num_processes = static_cast<int>(config.num_processes.value_or(1) / config.num_machines);
-  plan.machines = plan_machines(given, config, variables);
+  if (!uses_mpirun(config)) plan.machines = plan_machines(given, config, variables, pod);
   plan.environment = config_variables(config);
   if (const auto devices = devices_of_ranks(config, variables)) {
     plan.environment[variables::kCudaVisibleDevices] = *devices;
   }
+  if (!uses_mpirun(config)) plan.rank_cpus = cpus_of_ranks(config, variables);
   if (flags.threads_per_process > 0) plan.num_cpu_threads = flags.threads_per_process;
   for (const auto& [name, value] : given.environment()) plan.environment[name] = value;
   if (config.main_process_port) plan.main_process_port = static_cast<int>(*config.main_process_port);
-  plan.max_restarts = flags.max_restarts;
+  plan.max_restarts = flags.max_restarts.value_or(pod && pod->max_restarts ? *pod->max_restarts : 0);
   plan.grace_period = std::chrono::milliseconds(std::llround(flags.grace_period_s * 1000));
-  plan.output = {
-      .prefix = !flags.no_prefix, .log_directory = flags.log_dir, .tee = flags.tee, .quiet = flags.quiet};
+  plan.output = output_options(flags);
   return plan;
 }
 
@@ -101,11 +127,18 @@ std::string port_text(const LaunchPlan& plan) {
 
 void print_plan(const LaunchPlan& plan, const Config& config) {
   std::cout << explain(config);
-  std::cout << "\n" << describe_machines(plan) << "\n";
+  std::cout << "\n" << describe_machines(plan, config) << "\n";
   std::vector<std::string> words;
   if (!plan.program.empty()) words.push_back(shell_quote(plan.program));
   for (const std::string& argument : plan.arguments) words.push_back(shell_quote(argument));
-  std::cout << "program: " << (words.empty() ? "(none given)" : join(words, " ")) << "\n";
+  const std::string command = words.empty() ? "(none given)" : join(words, " ");
+  if (plan.starter) {
+    std::cout << plan.starter->name << ": " << command << "\nwith:";
+    for (const auto& [name, value] : plan.environment) std::cout << " " << name << "=" << shell_quote(value);
+    std::cout << "\n";
+    return;
+  }
+  std::cout << "program: " << command << "\n";
   std::cout << "port: " << port_text(plan) << "\n";
   const int port = plan.machines ? 0 : plan.main_process_port.value_or(29500);
   const int machine = plan.machines ? plan.machines->machine_rank.value_or(0) : 0;
@@ -114,6 +147,8 @@ void print_plan(const LaunchPlan& plan, const Config& config) {
     for (const auto& [name, value] : preview_rank_environment(plan, rank, port)) {
       std::cout << " " << name << "=" << shell_quote(value);
     }
+    if (static_cast<size_t>(rank) < plan.rank_cpus.size())
+      std::cout << " on CPUs " << format_cpu_list(plan.rank_cpus[static_cast<size_t>(rank)]);
     std::cout << "\n";
   }
 }
@@ -122,8 +157,8 @@ void say_how_to_use_more(const Config& config, const LaunchFlags& flags) {
   const Origin origin = config.origin_of("num_processes").origin;
   const bool chosen_by_us = origin == Origin::kDefault || origin == Origin::kDetected;
   if (flags.quiet || !chosen_by_us || config.num_processes.value_or(1) != 1 || !config.file.empty()) return;
-  std::cerr << "accel: starting 1 process; --num_processes N starts more (" << logical_cpus()
-            << " CPUs here), and `accel config` keeps the choice\n";
+  std::cerr << concat("accel: starting 1 process; --num_processes N starts more (", logical_cpus(),
+                      " CPUs here), and `accel config` keeps the choice\n");
 }
 
 // CLI11 does not know of the program, which is cut off before it sees the words.
@@ -136,10 +171,11 @@ class LaunchHelp final : public CLI::Formatter {
 };
 
 // A source is compiled first, but not for a dry run.
-std::string program_to_start(const std::string& name, const LaunchFlags& flags, const EnvVars& variables) {
-  if (!is_source_file(name)) return find_program(name, variables);
+CachedProgram program_to_start(const std::string& name, const LaunchFlags& flags, const EnvVars& variables) {
+  if (!is_source_file(name)) return {find_program(name, variables), {}};
   check_source(name);
-  return flags.dry_run ? name : compile_program(name, flags.cxx_flags, variables, flags.quiet);
+  if (flags.dry_run) return {name, {}};
+  return compile_program(name, flags.cxx_flags, variables, flags.quiet);
 }
 
 int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) {
@@ -148,14 +184,27 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
     throw ConfigError({.what = "no program given", .hint = concat("Usage: ", kUsage)});
   }
   std::vector<Problem> warnings;
-  const Config config = read_config(given, variables, warnings);
-  LaunchPlan plan = make_plan(given, config, variables);
+  const std::optional<PodJob> pod = find_pod_job(given, variables);
+  const Config config = read_config(given, variables, pod, warnings);
+  LaunchPlan plan = make_plan(given, config, variables, pod);
+  CachedProgram started;
   if (!program.empty()) {
-    plan.program = program_to_start(program.front(), given.flags(), variables);
+    started = program_to_start(program.front(), given.flags(), variables);
+    plan.program = started.path;
     plan.arguments.assign(program.begin() + 1, program.end());
   }
+  if (uses_mpirun(config)) {
+    if (!given.flags().nnodes.empty())
+      throw ConfigError(
+          {.what = "--nnodes and mpirun_config exclude one another",
+           .hint = "mpirun starts the ranks of all machines: give --num_machines and --num_processes."});
+    start_through_mpirun(plan, config, variables);
+  }
   for (const Problem& problem : warnings) {
-    if (!given.flags().quiet) std::cerr << "accel: warning: " << describe(problem) << "\n";
+    if (!given.flags().quiet) std::cerr << concat("accel: warning: ", describe(problem), "\n");
+  }
+  for (const std::string& notice : given.notices()) {
+    if (!given.flags().quiet) std::cerr << concat("accel: warning: ", notice, "\n");
   }
   if (given.flags().dry_run) {
     print_plan(plan, config);

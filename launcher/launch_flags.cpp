@@ -36,10 +36,31 @@ std::string help_of(const KeyRow& row) {
   return out;
 }
 
+// As torchrun's: a mask for all ranks.
+int parse_streams(const std::string& flag, const std::string& text) {
+  const auto mask = parse_int(text);
+  if (mask && *mask >= 0 && *mask <= 3) return static_cast<int>(*mask);
+  throw ConfigError({.what = flag.substr(flag.find(',') + 1),
+                     .expected = "0 (neither), 1 (standard output), 2 (standard error) or 3 (both)",
+                     .got = concat("'", text, "'"),
+                     .hint = text.find(':') == std::string::npos ? "" : "One mask holds for all ranks."});
+}
+
 }  // namespace
+
+std::optional<std::pair<int, int>> parse_machine_range(const std::string& text) {
+  constexpr int64_t kMost = 100000;
+  const size_t colon = text.find(':');
+  const auto most = parse_int(colon == std::string::npos ? text : text.substr(colon + 1));
+  const auto least = parse_int(text.substr(0, colon));
+  if (!most || !least || *least < 1 || *most < *least || *most > kMost) return std::nullopt;
+  return std::pair(static_cast<int>(*least), static_cast<int>(*most));
+}
 
 LaunchFlagSet::LaunchFlagSet(CLI::App& command) {
   add_own(command);
+  add_output(command);
+  add_without_effect(command);
   add_machines(command);
   add_schema(command);
 }
@@ -63,7 +84,10 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(kProgram);
-  command.add_option("--max_restarts", flags_.max_restarts, "Start all processes afresh after a failure [0]")
+  command
+      .add_option_function<int>(
+          "--max_restarts", [this](int count) { flags_.max_restarts = count; },
+          "Start all processes afresh after a failure [0]")
       ->check(CLI::NonNegativeNumber)
       ->type_name("")
       ->group(kProgram);
@@ -75,21 +99,40 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       ->group(kProgram);
   command
       .add_option("--cxxflags", flags_.cxx_flags,
-                  "For a program given as source (train.cpp): flags of the compiler, after $CXXFLAGS")
+                  "For a program given as source (train.cpp): flags of the compiler, after $CXXFLAGS; the 32 "
+                  "programs used last are kept, up to 1 GiB")
       ->type_name("FLAGS")
       ->group(kProgram);
   command.add_flag("--dry_run", flags_.dry_run, "Print what would be started, with the origin of each value")
       ->group(kProgram);
-  // For scripts written for HF Accelerate: its launcher's own affairs, which ours does not have.
+  // What it asks for is what we do.
   command.add_flag("--no_python", no_python_)->group(kNoEffect);
-  for (const char* name : {"--role", "--rdzv_conf", "--monitor_interval"}) {
-    command.add_option(name, ignored_)->group(kNoEffect);
-  }
+}
 
+// Flags of HF Accelerate's launcher and torchrun that have nothing to act on here.
+void LaunchFlagSet::add_without_effect(CLI::App& command) {
+  const std::pair<const char*, const char*> flags[] = {
+      {"--monitor_interval", "the end of a process is noticed at once"},
+      {"--role", "processes of one job have no roles"},
+      {"--mpirun_ccl", "Intel's oneCCL is not used here"}};
+  for (const auto& [name, why] : flags)
+    without_effect_.push_back({command.add_option(name, ignored_)->group(kNoEffect), why});
+}
+
+void LaunchFlagSet::add_output(CLI::App& command) {
   command.add_option("--log_dir", flags_.log_dir, "Write each process's output to rank_N.log there")
       ->type_name("FOLDER")
       ->group(kOutput);
-  command.add_flag("-t,--tee", flags_.tee, "With --log_dir: print the output as well")->group(kOutput);
+  const auto streams = [&](const char* name, int& value, const char* help) {
+    command
+        .add_option_function<std::string>(
+            name, [name, &value](const std::string& text) { value = parse_streams(name, text); }, help)
+        ->type_name(kStreams)
+        ->group(kOutput);
+  };
+  streams("-t,--tee", flags_.tee,
+          "With --log_dir: show the output as well; 1 standard output, 2 error, nothing or 3 both");
+  streams("-r,--redirects", flags_.redirects, "With --log_dir: which streams go there alone [3]");
   command.add_flag("--no_prefix", flags_.no_prefix, "No \"[rank N] \" before the lines")->group(kOutput);
   command.add_flag("-q,--quiet", flags_.quiet, "No lines of the launcher but errors")->group(kOutput);
 }
@@ -117,15 +160,49 @@ void LaunchFlagSet::add_machines(CLI::App& command) {
       ->envname("ACCELERATE_RDZV_ID")
       ->type_name("TEXT")
       ->group(kMachines);
+  add_rdzv_conf(command);
   seconds("--connect_timeout", flags_.connect_timeout_s, "How long machines wait for one another [300]");
   seconds("--heartbeat_timeout", flags_.heartbeat_timeout_s,
           "Silence after which a machine is lost; that of machine 0 holds for all [5]");
   seconds("--last_call", flags_.last_call_s, "How long a job that could start with fewer machines waits [3]");
 }
 
-void LaunchFlagSet::override_machines(std::vector<Override>& out) const {
+// torchrun's "join_timeout=600,last_call_timeout=30", of which some are flags of ours.
+void LaunchFlagSet::add_rdzv_conf(CLI::App& command) {
+  command
+      .add_option_function<std::string>("--rdzv_conf",
+                                        [this](const std::string& text) { take_rdzv_conf(text); })
+      ->group(kNoEffect);
+}
+
+void LaunchFlagSet::take_rdzv_conf(const std::string& text) {
+  for (const std::string& part : split(text, ',')) {
+    const size_t equals = part.find('=');
+    const std::string key = trim(part.substr(0, equals));
+    const auto value = equals == std::string::npos ? std::nullopt : parse_double(part.substr(equals + 1));
+    if (key.empty() || equals == std::string::npos)
+      throw ConfigError({.what = "--rdzv_conf", .expected = "KEY=VALUE,...", .got = concat("'", text, "'")});
+    const bool joins = key == "timeout" || key == "join_timeout";
+    const bool waits = key == "last_call_timeout";
+    if ((joins || waits) && !(value && *value > 0)) {
+      throw ConfigError({.what = concat("--rdzv_conf ", key),
+                         .expected = "a number of seconds",
+                         .got = concat("'", part.substr(equals + 1), "'")});
+    }
+    if (joins) {
+      flags_.connect_timeout_s = *value;
+    } else if (waits) {
+      flags_.last_call_s = *value;
+    } else if (key != "rank" && key != "is_host") {
+      notices_.push_back(
+          concat("--rdzv_conf ", key, " has no effect: known are join_timeout and last_call_timeout"));
+    }
+  }
+}
+
+void LaunchFlagSet::override_machines(std::vector<Override>& out, bool machines_known) const {
   if (flags_.nnodes.empty()) {
-    if (flags_.nproc_per_node == 0) return;
+    if (flags_.nproc_per_node == 0 || machines_known) return;
     throw ConfigError({.what = "--nproc_per_node is for --nnodes",
                        .hint = "Give --num_processes, those of all machines together."});
   }
@@ -144,16 +221,32 @@ void LaunchFlagSet::override_machines(std::vector<Override>& out) const {
 }
 
 std::pair<int, int> LaunchFlagSet::machine_range() const {
-  constexpr int64_t kMost = 100000;
-  const size_t colon = flags_.nnodes.find(':');
-  const auto most = parse_int(colon == std::string::npos ? flags_.nnodes : flags_.nnodes.substr(colon + 1));
-  const auto least = parse_int(flags_.nnodes.substr(0, colon));
-  if (!most || !least || *least < 1 || *most < *least || *most > kMost) {
-    throw ConfigError({.what = "--nnodes",
-                       .expected = "MIN:MAX or a number, such as 2:4",
-                       .got = concat("'", flags_.nnodes, "'")});
+  if (const auto range = parse_machine_range(flags_.nnodes)) return *range;
+  throw ConfigError({.what = "--nnodes",
+                     .expected = "MIN:MAX or a number, such as 2:4",
+                     .got = concat("'", flags_.nnodes, "'")});
+}
+
+bool LaunchFlagSet::says_machines() const {
+  return !flags_.nnodes.empty() || std::any_of(keys_.begin(), keys_.end(), [](const Key& key) {
+    return key.name == "num_machines" && key.option->count() > 0;
+  });
+}
+
+std::vector<std::string> LaunchFlagSet::notices() const {
+  std::vector<std::string> out = notices_;
+  const auto none = [&out](const std::string& flag, const std::string& why) {
+    out.push_back(concat(flag, " has no effect: ", why));
+  };
+  for (const WithoutEffect& flag : without_effect_) {
+    if (flag.option->count() > 0) none("--" + flag.option->get_lnames().front(), flag.why);
   }
-  return {static_cast<int>(*least), static_cast<int>(*most)};
+  for (const Key& key : keys_) {
+    if (key.name == "same_network" && key.option->count() > 0)
+      none("--same_network", "machines find one another at main_process_ip in any network");
+  }
+  if (flags_.tee > 0 && flags_.log_dir.empty()) none("--tee", "without --log_dir everything is shown");
+  return out;
 }
 
 void LaunchFlagSet::add_schema(CLI::App& command) {
@@ -175,14 +268,14 @@ void LaunchFlagSet::add_schema(CLI::App& command) {
   }
 }
 
-std::vector<Override> LaunchFlagSet::overrides() const {
+std::vector<Override> LaunchFlagSet::overrides(bool machines_known) const {
   std::vector<Override> out;
   if (multi_gpu_) out.push_back({"distributed_type", "MULTI_GPU"});
   if (tpu_) out.push_back({"distributed_type", "XLA"});
   for (const Key& key : keys_) {
     if (key.option->count() > 0) out.push_back({key.name, key.text});
   }
-  override_machines(out);
+  override_machines(out, machines_known);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include "accelerate/config/config.h"
 #include "accelerate/environment/env_vars.h"
 #include "accelerate/launch/launch_plan.h"
+#include "launcher/kubernetes.h"
 #include "launcher/launch_flags.h"
 
 namespace accelerate::cli {
@@ -17,10 +18,11 @@ void find_machine_rank(Config& config, const EnvVars& variables);
 void say_machine_rank(const Config& config);
 
 /// The plan's machines, or nothing for a job on this one alone.
+/// `pod` as find_pod_job() says.
 std::optional<MachinesPlan> plan_machines(const LaunchFlagSet& given, const Config& config,
-                                          const EnvVars& variables);
+                                          const EnvVars& variables, const std::optional<PodJob>& pod);
 
 /// "8 processes = 2 machines x 4".
-std::string describe_machines(const LaunchPlan& plan);
+std::string describe_machines(const LaunchPlan& plan, const Config& config);
 
 }  // namespace accelerate::cli

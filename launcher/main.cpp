@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
 #include "accelerate/core/version.h"
 #include "launcher/arguments.h"
 #include "launcher/commands.h"
@@ -45,13 +46,13 @@ int run_main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // Help and version are "errors" with exit code 0.
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::cerr << "accel: error: " << error.what() << "\n";
+    std::cerr << accelerate::concat("accel: error: ", error.what(), "\n");
     return static_cast<int>(ExitCode::kConfigError);
   } catch (const Error& error) {
-    std::cerr << "accel: error: " << error.what() << "\n";
+    std::cerr << accelerate::concat("accel: error: ", error.what(), "\n");
     return error.exit_code();
   } catch (const std::exception& error) {
-    std::cerr << "accel: error: " << error.what() << "\n";
+    std::cerr << accelerate::concat("accel: error: ", error.what(), "\n");
     return static_cast<int>(ExitCode::kFailure);
   }
   return exit_code;

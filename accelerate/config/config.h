@@ -220,4 +220,10 @@ struct Config {
   MachineFacts machine;                ///< the machine that it was loaded for
 };
 
+/// True if the ranks are to be started through mpirun.
+inline bool uses_mpirun(const Config& config) {
+  return config.distributed_type == DistributedType::kMultiCpu &&
+         (config.mpirun.hostfile || config.given("mpirun_config"));
+}
+
 }  // namespace accelerate

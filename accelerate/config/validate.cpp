@@ -73,17 +73,17 @@ void check_unused_block(const Config& config, const KeyRow& block, Report& repor
 
 void check_blocks(const Config& config, Report& report) {
   for (const KeyRow& block : schema()) {
-    if (block.type != ValueType::kBlock || block.support != Support::kNotYet || block.used_with.empty())
-      continue;
+    if (block.type != ValueType::kBlock || block.used_with.empty()) continue;
     if (!is_used(config, block)) {
       check_unused_block(config, block, report);
       continue;
     }
+    if (block.support != Support::kNotYet) continue;
     const bool refused_already = !works(*find_row("distributed_type"), to_string(config.distributed_type)) ||
                                  !works(*find_row("mixed_precision"), block.used_with);
     for (const KeyRow* row : given_in(config, block)) {
       const std::string text = value_text(config, *row).value_or("");
-      if (!refused_already || block.used_with == "MULTI_CPU") {
+      if (!refused_already) {
         report.unsupported(row->name, concat("not supported yet: ", row->name, " ", text), {});
       }
       if (row->needs.empty() || text == "none" || text == "false") continue;

@@ -70,7 +70,8 @@ void check_addresses(const Config& config, ValidateFor purpose, Report& report) 
                  concat("'", excerpt(*config.main_process_ip), "' is no address and no host name"),
                  "Give the address of the machine with rank 0, such as 10.0.0.5.");
   }
-  if (several && !config.main_process_ip) {
+  // The hostfile names the machines, and one launcher is enough.
+  if (several && !config.main_process_ip && !uses_mpirun(config)) {
     const bool set_to_null = config.nulls.contains("main_process_ip");
     const std::string what =
         concat("is ", set_to_null ? "null" : "not given", " with num_machines ", config.num_machines);

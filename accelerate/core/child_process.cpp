@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <sstream>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "accelerate/core/error.h"
@@ -26,7 +28,7 @@ namespace {
 constexpr int kFirstFreeFd = 3;
 
 // What the child tells us through the error pipe when it can't become the program.
-enum class SpawnStage : int { kRedirect, kChangeDirectory, kExec };
+enum class SpawnStage : int { kRedirect, kChangeDirectory, kPin, kExec };
 struct SpawnFailure {
   SpawnStage stage;
   int error_number;
@@ -38,6 +40,8 @@ struct ChildPlan {
   char* const* argv;
   char* const* envp;
   const char* working_directory;
+  const cpu_set_t* cpus;  // none: not pinned
+  size_t cpus_bytes;
   int stdin_fd;  // -1: inherited
   int stdout_fd;
   int stderr_fd;
@@ -110,6 +114,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   if (plan.working_directory != nullptr && ::chdir(plan.working_directory) != 0) {
     fail_in_child(plan, SpawnStage::kChangeDirectory);
   }
+  if (plan.cpus != nullptr && ::sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0)
+    fail_in_child(plan, SpawnStage::kPin);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -124,6 +130,9 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
       throw LaunchError({.what = concat("can't enter directory ", options.working_directory, ": ", reason)});
     case SpawnStage::kRedirect:
       throw LaunchError({.what = concat("can't set up the descriptors of ", options.program, ": ", reason)});
+    case SpawnStage::kPin:
+      throw LaunchError({.what = concat("can't pin ", options.program, " to its CPUs: ", reason),
+                         .hint = "Another program may have taken CPUs from this one; start again."});
     case SpawnStage::kExec:
       break;
   }
@@ -136,6 +145,24 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   }
   throw LaunchError(std::move(text));
 }
+
+// A set of CPUs of any number, in the kernel's form.
+class CpuMask {
+ public:
+  explicit CpuMask(const std::vector<int>& cpus) {
+    if (cpus.empty()) return;
+    const int capacity = std::max(CPU_SETSIZE, *std::max_element(cpus.begin(), cpus.end()) + 1);
+    words_.resize(CPU_ALLOC_SIZE(capacity) / sizeof(cpu_set_t::__bits[0]));
+    for (const int cpu : cpus) {
+      if (cpu >= 0) CPU_SET_S(static_cast<size_t>(cpu), bytes(), get());
+    }
+  }
+  cpu_set_t* get() { return words_.empty() ? nullptr : reinterpret_cast<cpu_set_t*>(words_.data()); }
+  size_t bytes() const { return words_.size() * sizeof(words_[0]); }
+
+ private:
+  std::vector<std::remove_all_extents_t<decltype(cpu_set_t::__bits)>> words_;
+};
 
 // fork() with all signals blocked in both processes, so that no handler of ours runs in the child.
 pid_t fork_blocked(const ChildPlan& plan) {
@@ -323,11 +350,14 @@ ChildProcess spawn(const SpawnOptions& options) {
   if (options.standard_output == ChildOutput::kPipe) std::tie(stdout_read, stdout_write) = make_pipe();
   if (options.standard_error == ChildOutput::kPipe) std::tie(stderr_read, stderr_write) = make_pipe();
 
+  CpuMask mask(options.cpus);
   const ChildPlan plan{
       .program = options.program.c_str(),
       .argv = argv.data(),
       .envp = envp.data(),
       .working_directory = options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
+      .cpus = mask.get(),
+      .cpus_bytes = mask.bytes(),
       .stdin_fd = null_input.get(),
       .stdout_fd = stdout_write.get(),
       .stderr_fd = stderr_write.get(),

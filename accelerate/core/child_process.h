@@ -47,6 +47,8 @@ struct SpawnOptions {
   bool own_process_group = true;
   /// The child is killed when the thread that called spawn() ends, however that happens. 0: it is not.
   int parent_death_signal = 9;
+  /// CPUs that the child and its descendants may run on; empty: those that we may.
+  std::vector<int> cpus = {};
   /// Signals that the child goes on ignoring if we do (nohup's SIGHUP). All others start with their default
   /// action.
   std::vector<int> keep_ignored;

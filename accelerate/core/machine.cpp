@@ -1,16 +1,15 @@
 #include "accelerate/core/machine.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <vector>
 
+#include "accelerate/core/cpu_topology.h"
 #include "accelerate/core/strings.h"
 #include "accelerate/core/unique_fd.h"
 
@@ -24,23 +23,6 @@ std::string read_small_file(const std::string& path) {
   std::array<char, 256> text;
   const ssize_t got = ::read(fd.get(), text.data(), text.size());
   return got > 0 ? trim(std::string_view(text.data(), static_cast<size_t>(got))) : std::string();
-}
-
-std::vector<int> allowed_cpus() {
-  // More CPUs than a cpu_set_t holds need a larger mask: double it until the kernel is content.
-  for (int capacity = CPU_SETSIZE; capacity <= 64 * CPU_SETSIZE; capacity *= 2) {
-    cpu_set_t* mask = CPU_ALLOC(capacity);
-    if (mask == nullptr) break;
-    const size_t bytes = CPU_ALLOC_SIZE(capacity);
-    std::vector<int> cpus;
-    const bool known = ::sched_getaffinity(0, bytes, mask) == 0;
-    for (int cpu = 0; known && cpu < capacity; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, mask)) cpus.push_back(cpu);
-    }
-    CPU_FREE(mask);
-    if (known) return cpus;
-  }
-  return {};
 }
 
 // CPUs' worth of time that the container may use, if it is limited.
@@ -67,18 +49,7 @@ int logical_cpus() {
 }
 
 int physical_cores() {
-  std::set<std::string> cores;
-  int unknown = 0;
-  for (const int cpu : allowed_cpus()) {
-    const std::string siblings =
-        read_small_file(concat("/sys/devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
-    if (siblings.empty()) {
-      ++unknown;
-    } else {
-      cores.insert(siblings);
-    }
-  }
-  int count = static_cast<int>(cores.size()) + unknown;
+  int count = static_cast<int>(cores_of(allowed_cpus()).size());
   if (count == 0) count = logical_cpus();
   if (const auto quota = cgroup_cpu_quota()) count = std::min(count, static_cast<int>(std::ceil(*quota)));
   return std::max(1, count);

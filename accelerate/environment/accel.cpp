@@ -62,7 +62,9 @@ class AccelEnvironment final : public Environment {
     out.node_rank = int_or(variables, variables::kGroupRank, 0);
     out.num_nodes = int_or(variables, variables::kGroupWorldSize, 1);
     out.master_addr = variables.get(variables::kMasterAddr).value_or("127.0.0.1");
-    out.master_port = required_int(variables, variables::kMasterPort, kName);
+    out.master_port = variables.get(variables::kStorePort)
+                          ? required_int(variables, variables::kStorePort, kName)
+                          : required_int(variables, variables::kMasterPort, kName);
     out.restart_count = int_or(variables, variables::kTorchElasticRestartCount, 0);
     out.listen_fd = read_listen_fd(variables, out.master_port);
     const auto job_id = variables.get(variables::kJobId);

@@ -52,6 +52,7 @@ class OpenMpiEnvironment final : public Environment {
   }
 
   static std::string job_id(const EnvVars& variables) {
+    if (const auto ours = variables.get(variables::kMpirunJob)) return to_job_id(*ours);
     // The namespace comes back after a while; the transport key is random.
     std::string id = "mpi-" + variables.get(variables::kPmixNamespace)
                                   .value_or(variables.get(variables::kOmpiJobId).value_or("job"));

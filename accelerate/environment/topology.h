@@ -26,9 +26,9 @@ struct Topology {
   bool agent_store = false;
   /// Times that all ranks were restarted so far.
   int restart_count = 0;
-  /// Equal on all ranks of one job and different for any two jobs of a user on a machine. Letters, digits,
-  /// '-', '_',
-  /// '.'; used in the names of shared-memory segments.
+  /// Equal on all ranks that share a machine and a launcher, and different for any two jobs of a user on a
+  /// machine and for two launchers of one job. Letters, digits, '-', '_', '.'; used in the names of
+  /// shared-memory segments.
   std::string job_id;
 };
 

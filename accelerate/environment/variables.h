@@ -26,12 +26,29 @@ inline constexpr const char* kLauncher = "ACCELERATE_LAUNCHER";  ///< "accel" in
 inline constexpr const char* kJobId = "ACCELERATE_JOB_ID";       ///< Topology::job_id
 inline constexpr const char* kListenFd =
     "ACCELERATE_LISTEN_FD";  ///< Topology::listen_fd, only in the rank that serves
+/// Port of the store that kListenFd belongs to; MASTER_PORT is left to the program's own use.
+inline constexpr const char* kStorePort = "ACCELERATE_STORE_PORT";
+/// Name of a job that `accel launch` started through mpirun, in mpirun and in all that it starts.
+inline constexpr const char* kMpirunJob = "ACCELERATE_MPIRUN_JOB";
 /// "1" in every rank whose output `accel launch` shows on a terminal: progress bars make sense there.
 inline constexpr const char* kTerminal = "ACCELERATE_TERMINAL";
 inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";
 
 // Set by Kubernetes operators and by many job scripts, for launchers rather than ranks.
 inline constexpr const char* kNodeRank = "NODE_RANK";
+
+// Set by Kubernetes' PyTorchJob for torchrun, which takes PET_X for its flag --x; and by Kubernetes in every
+// pod.
+inline constexpr const char* kPetNnodes = "PET_NNODES";
+inline constexpr const char* kPetNprocPerNode = "PET_NPROC_PER_NODE";
+inline constexpr const char* kPetNodeRank = "PET_NODE_RANK";
+inline constexpr const char* kPetMasterAddr = "PET_MASTER_ADDR";
+inline constexpr const char* kPetMasterPort = "PET_MASTER_PORT";
+inline constexpr const char* kPetRdzvEndpoint = "PET_RDZV_ENDPOINT";
+inline constexpr const char* kPetRdzvBackend = "PET_RDZV_BACKEND";
+inline constexpr const char* kPetRdzvId = "PET_RDZV_ID";
+inline constexpr const char* kPetMaxRestarts = "PET_MAX_RESTARTS";
+inline constexpr const char* kKubernetesHost = "KUBERNETES_SERVICE_HOST";
 
 // Threads and devices.
 inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";

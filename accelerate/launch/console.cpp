@@ -17,14 +17,26 @@ constexpr auto kSilence = std::chrono::milliseconds(200);
 constexpr size_t kMaxPartialBytes = 64 * 1024;  // a longer line is printed in pieces
 constexpr size_t kTailLines = 8;
 constexpr size_t kMaxTailLineBytes = 500;
-constexpr int64_t kStillInSight = 6;  // lines
-constexpr int kLauncher = 1 << 30;    // the writer of our own lines
+constexpr int64_t kStillInSight = 6;    // lines
+constexpr int kLauncher = 1 << 30;      // the writer of our own lines
+constexpr int kAround = kLauncher + 1;  // the writer of what is relayed
 
 bool same_file(int a, int b) {
   struct stat first {};
   struct stat second {};
   if (::fstat(a, &first) != 0 || ::fstat(b, &second) != 0) return false;
   return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+// The bit of a stream in a mask.
+int bit(RankStream stream) {
+  return stream == RankStream::kStdout ? kStdoutStream : kStderrStream;
+}
+
+// True if both streams go the same ways.
+bool treated_alike(const OutputOptions& options) {
+  const auto alike = [](int mask) { return mask == 0 || mask == (kStdoutStream | kStderrStream); };
+  return options.log_directory.empty() || (alike(options.logged_streams) && alike(options.shown_streams));
 }
 
 // False when the rest can't be written.
@@ -76,15 +88,19 @@ void Destination::flush() {
   pending_.clear();
 }
 
-Console::Console(const OutputOptions& options, int num_processes, int world_size)
+Console::Console(const OutputOptions& options, int num_processes, int world_size, bool captures)
     : options_(options),
-      captures_(num_processes > 1 || !options.log_directory.empty()),
+      captures_(captures || num_processes > 1 || !options.log_directory.empty()),
       several_(world_size > 1),
-      prints_(options.log_directory.empty() || options.tee),
-      merges_(!prints_ || same_file(STDOUT_FILENO, STDERR_FILENO)),
+      merges_(treated_alike(options) &&
+              (!prints(RankStream::kStdout) || same_file(STDOUT_FILENO, STDERR_FILENO))),
       stdout_(STDOUT_FILENO),
       ranks_(static_cast<size_t>(num_processes)) {
   if (!same_file(STDOUT_FILENO, STDERR_FILENO)) stderr_ = std::make_unique<Destination>(STDERR_FILENO);
+}
+
+bool Console::prints(RankStream stream) const {
+  return options_.log_directory.empty() || (options_.shown_streams & bit(stream)) != 0;
 }
 
 void Console::renumber(int first_rank) {
@@ -98,7 +114,7 @@ void Console::renumber(int first_rank) {
 }
 
 Console::~Console() {
-  if (!captures_ || !prints_) return;
+  if (!captures_) return;
   // One rank without prefix passes through unchanged, even a missing end of line.
   if (ranks_.size() == 1 && !several_) return;
   for (Destination* destination : {&stdout_, stderr_.get()}) {
@@ -134,8 +150,8 @@ std::string Console::log_path(int rank) const {
       .string();
 }
 
-void Console::write_log(Rank& rank, std::string_view bytes) {
-  if (!rank.log || write_all(rank.log.get(), bytes)) return;
+void Console::write_log(Rank& rank, RankStream stream, std::string_view bytes) {
+  if (!rank.log || (options_.logged_streams & bit(stream)) == 0 || write_all(rank.log.get(), bytes)) return;
   const std::string reason = errno_text(errno);
   rank.log.reset();
   if (!std::exchange(log_failed_, true))
@@ -145,7 +161,7 @@ void Console::write_log(Rank& rank, std::string_view bytes) {
 void Console::feed(int rank_number, RankStream which, std::string_view bytes) {
   Rank& rank = ranks_[static_cast<size_t>(rank_number)];
   Stream& stream = rank.streams[static_cast<int>(which)];
-  write_log(rank, bytes);
+  write_log(rank, which, bytes);
   while (!bytes.empty()) {
     const size_t end = bytes.find_first_of("\r\n");
     const std::string_view text = bytes.substr(0, end);
@@ -198,7 +214,8 @@ std::optional<Console::Clock::time_point> Console::next_flush() const {
 
 void Console::print_piece(int rank_number, RankStream which, std::string_view text, char end) {
   Rank& rank = ranks_[static_cast<size_t>(rank_number)];
-  if (prints_) destination(which).add(2 * rank_number + static_cast<int>(which), rank.prefix, text, end);
+  if (prints(which))
+    destination(which).add(2 * rank_number + static_cast<int>(which), rank.prefix, text, end);
   remember(rank, which, text, end);
 }
 
@@ -211,10 +228,20 @@ void Console::remember(Rank& rank, RankStream which, std::string_view text, char
   // Stack frames below torch's errors would push the error itself out.
   const bool frame = line.starts_with("frame #") || line.starts_with("  what():  frame #");
   if (end == '\n' && !frame && !trim(line).empty()) {
-    rank.tail.push_back({line, prints_ ? stderr_destination().lines() : -kStillInSight});
+    rank.tail.push_back({line, prints(which) ? stderr_destination().lines() : -kStillInSight});
     if (rank.tail.size() > kTailLines) rank.tail.pop_front();
   }
   line.clear();
+}
+
+void Console::relay(RankStream which, std::string_view text) {
+  Destination& out = destination(which);
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    out.add(kAround, "", text.substr(0, end), end == std::string_view::npos ? '\0' : '\n');
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  out.flush();
 }
 
 void Console::say(std::string_view text) {
@@ -231,7 +258,7 @@ std::vector<std::string> Console::unseen_errors(int rank_number) const {
   const Rank& rank = ranks_[static_cast<size_t>(rank_number)];
   if (rank.tail.empty()) return {};
   const int64_t since = stderr_destination().lines() - rank.tail.back().printed_at;
-  if (prints_ && since < kStillInSight) return {};
+  if (prints(RankStream::kStderr) && since < kStillInSight) return {};
   std::vector<std::string> out;
   for (const Line& line : rank.tail) out.push_back(line.text);
   return out;

@@ -49,8 +49,8 @@ class Console {
 
   /// `num_processes` of this machine, of `world_size` in all. Ranks are counted from 0 in all methods; what
   /// users see is counted from what renumber() says.
-  /// @throws LaunchError when a log file can't be made.
-  Console(const OutputOptions& options, int num_processes, int world_size);
+  /// `captures`: also where it would not be needed.
+  Console(const OutputOptions& options, int num_processes, int world_size, bool captures = false);
   ~Console();
 
   /// The first rank of this machine, which decides prefixes and names of log files. Makes the log files anew
@@ -73,6 +73,9 @@ class Console {
   void flush_silent(Clock::time_point now);
   /// When flush_silent() has something to do next.
   std::optional<Clock::time_point> next_flush() const;
+
+  /// Text of a program around the ranks, as it is; always shown.
+  void relay(RankStream stream, std::string_view text);
 
   /// A line of our own, "accel: TEXT", on standard error.
   void say(std::string_view text);
@@ -102,6 +105,8 @@ class Console {
     std::string prefix;
   };
 
+  /// True if a stream of ranks is shown here.
+  bool prints(RankStream stream) const;
   Destination& destination(RankStream stream) {
     return stream == RankStream::kStdout || !stderr_ ? stdout_ : *stderr_;
   }
@@ -109,13 +114,12 @@ class Console {
   void print_piece(int rank, RankStream stream, std::string_view text, char end);
   void remember(Rank& rank, RankStream stream, std::string_view text, char end);
   void open_logs();
-  void write_log(Rank& rank, std::string_view bytes);
+  void write_log(Rank& rank, RankStream stream, std::string_view bytes);
 
   OutputOptions options_;
   bool captures_;
   bool several_;  ///< ranks in the whole job
   std::optional<int> first_rank_;
-  bool prints_;
   bool merges_;
   bool log_failed_ = false;
   Destination stdout_;

@@ -272,6 +272,7 @@ void Coordinator::start_attempt(Clock::time_point now) {
   MachineMessage start{.type = MessageType::kStart};
   try {
     start.port = options_.open_store(attempt_);
+    start.master_port = options_.master_port;
   } catch (const Error& error) {
     cause_ = Cause{.machine = 0, .text = error.what(), .code = error.exit_code(), .final = true};
     return finish();

@@ -29,6 +29,7 @@ struct CoordinatorOptions {
   std::chrono::milliseconds last_call{3000};
   /// From asking machines to stop their ranks to going on without an answer.
   std::chrono::milliseconds stop_timeout{15000};
+  int master_port = 0;  ///< left to the ranks' programs on machine 0
   /// Makes the listening socket of the store of an attempt and returns its port.
   std::function<int(int attempt)> open_store;
 };

@@ -40,19 +40,19 @@ void close_all_but(int kept) {
   }
 }
 
-// Kills the groups and waits for their leaders to be dead, if only as zombies.
-void kill_groups(const pid_t* groups, size_t count) {
-  for (size_t i = 0; i < count; ++i) ::kill(-groups[i], SIGKILL);
+// Sends a signal to the groups and waits for their leaders to be dead, if only as zombies.
+void end_groups(const pid_t* groups, size_t count, int signal_number, int timeout_ms) {
+  for (size_t i = 0; i < count; ++i) ::kill(-groups[i], signal_number);
   for (size_t i = 0; i < count; ++i) {
     const auto leader = static_cast<int>(::syscall(SYS_pidfd_open, groups[i], 0));
     if (leader < 0) continue;
     pollfd item{leader, POLLIN, 0};
-    ::poll(&item, 1, kDeathTimeoutMs);
+    ::poll(&item, 1, timeout_ms);
     ::close(leader);
   }
 }
 
-[[noreturn]] void guard(int control, pid_t* groups, size_t capacity, const char* prefix) {
+[[noreturn]] void guard(int control, pid_t* groups, size_t capacity, const char* prefix, int notice_ms) {
   ::setsid();
   ::prctl(PR_SET_NAME, kProcessName);
   close_all_but(control);
@@ -70,14 +70,16 @@ void kill_groups(const pid_t* groups, size_t count) {
       }
     }
   }
-  kill_groups(groups, count);
+  constexpr int kOnlyWait = 0;
+  if (notice_ms > 0) end_groups(groups, count, kOnlyWait, notice_ms);
+  end_groups(groups, count, SIGKILL, kDeathTimeoutMs);
   remove_shared_memory(prefix);
   ::_exit(0);
 }
 
 }  // namespace
 
-Guardian::Guardian(int max_groups, const std::string& job_id) {
+Guardian::Guardian(int max_groups, const std::string& job_id, std::chrono::milliseconds notice) {
   // A socket pair keeps messages whole and, unlike a pipe, lets us write without risking SIGPIPE.
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -93,7 +95,8 @@ Guardian::Guardian(int max_groups, const std::string& job_id) {
   sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, &before);
   pid_ = ::fork();
-  if (pid_ == 0) guard(guard_end.get(), groups.data(), groups.size(), prefix.c_str());
+  if (pid_ == 0)
+    guard(guard_end.get(), groups.data(), groups.size(), prefix.c_str(), static_cast<int>(notice.count()));
   const int fork_errno = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ < 0)

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 
 #include "accelerate/core/unique_fd.h"
@@ -13,9 +14,10 @@ namespace accelerate::detail {
 /// own and holds nothing but its control pipe. Ends at once and silently with the Guardian object.
 class Guardian {
  public:
-  /// Forks it. Must come before any rank is started.
+  /// Forks it. Must come before any rank is started. `notice`: time that the groups get to end by themselves,
+  /// as a starter does, which has the launcher's death as its signal.
   /// @throws LaunchError when the process can't be made.
-  Guardian(int max_groups, const std::string& job_id);
+  Guardian(int max_groups, const std::string& job_id, std::chrono::milliseconds notice = {});
   ~Guardian();
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;

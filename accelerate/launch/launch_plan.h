@@ -11,6 +11,10 @@
 
 namespace accelerate {
 
+/// Output streams of a rank, for masks.
+inline constexpr int kStdoutStream = 1;
+inline constexpr int kStderrStream = 2;
+
 /// What happens to what the ranks print.
 struct OutputOptions {
   /// "[rank R] " before every line when there is more than one rank. A single rank without log files keeps
@@ -19,8 +23,10 @@ struct OutputOptions {
   /// One file a rank, rank_R.log, with its standard output and error; made anew by every run. Empty: no
   /// files.
   std::string log_directory;
-  /// With log files: print here as well.
-  bool tee = false;
+  /// With log files: streams that are written to them.
+  int logged_streams = kStdoutStream | kStderrStream;
+  /// With log files: streams that are shown here. Without, both are.
+  int shown_streams = 0;
   /// No lines of our own unless something fails.
   bool quiet = false;
 };
@@ -45,11 +51,24 @@ struct MachinesPlan {
   std::chrono::milliseconds heartbeat_timeout{5000};
 };
 
+/// A program that starts the ranks in our stead, such as mpirun. run() starts it alone, and looks after it as
+/// it would after a rank.
+struct StarterPlan {
+  std::string name;  ///< in messages: "mpirun"
+  /// What it prints for its ranks begins with "[1,RANK]<stdout>:", as Open MPI's --tag-output has it.
+  bool tags_output = true;
+  /// Time that it needs to stop its ranks by itself, once asked; added to the grace period.
+  std::chrono::milliseconds stop_time{4000};
+};
+
 /// Ranks to start on this machine and how to look after them.
 struct LaunchPlan {
   std::string program;  ///< path to execute; PATH is not searched
   std::vector<std::string> arguments;
   int num_processes = 1;  ///< on this machine; with `machines`, as many on each
+  /// `program` is one that starts the ranks, `num_processes` of them on all machines together. It gets no
+  /// variables of a rank, but ACCELERATE_MPIRUN_JOB, by which its ranks are found where they outlive it.
+  std::optional<StarterPlan> starter;
   /// The other machines of the job. Nothing: this one is all.
   std::optional<MachinesPlan> machines;
   /// What the ranks' environment starts from, usually EnvVars::from_process().
@@ -60,6 +79,9 @@ struct LaunchPlan {
   /// num_processes.
   std::vector<std::map<std::string, std::string>> rank_environment;
   std::string working_directory;  ///< empty: ours
+  /// CPUs that each rank of this machine is pinned to; empty: all run where we may. OMP_NUM_THREADS is then
+  /// their number where nobody says otherwise.
+  std::vector<std::vector<int>> rank_cpus;
 
   /// Where rank 0's store listens. Nothing: 29500, or any free port if that is taken (said in one line). 0:
   /// any free port. Another number must be free, or run() throws. Not used with `machines`.
@@ -72,7 +94,7 @@ struct LaunchPlan {
   /// How many times all ranks are started afresh after a failure.
   int max_restarts = 0;
   /// Wait before the first restart; doubled each time, 30 s at most.
-  std::chrono::milliseconds restart_delay{200};
+  std::chrono::milliseconds restart_delay{50};
   /// Take over SIGINT, SIGTERM, SIGHUP and SIGQUIT of this process while the ranks run. Off where the program
   /// that calls run() has its own ideas.
   bool handle_signals = true;

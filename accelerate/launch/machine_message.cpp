@@ -29,7 +29,7 @@ constexpr std::array<std::pair<MessageType, const char*>, 12> kTypes = {{
     {MessageType::kBeat, "beat"},
 }};
 
-constexpr std::array<std::pair<const char*, int64_t MachineMessage::*>, 11> kNumbers = {{
+constexpr std::array<std::pair<const char*, int64_t MachineMessage::*>, 12> kNumbers = {{
     {"version", &MachineMessage::version},
     {"machine", &MachineMessage::machine},
     {"machines", &MachineMessage::machines},
@@ -38,6 +38,7 @@ constexpr std::array<std::pair<const char*, int64_t MachineMessage::*>, 11> kNum
     {"attempt", &MachineMessage::attempt},
     {"first_rank", &MachineMessage::first_rank},
     {"port", &MachineMessage::port},
+    {"master_port", &MachineMessage::master_port},
     {"code", &MachineMessage::code},
     {"number", &MachineMessage::signal},
     {"heartbeat_ms", &MachineMessage::heartbeat_ms},

@@ -19,7 +19,8 @@ enum class MessageType {
   kWelcome,  ///< machine and host of the coordinator, heartbeat_ms
   kRefused,  ///< text
   kStatus,   ///< text for the user
-  kStart,    ///< attempt, machine, machines, first_rank, num_processes, address, port, job
+  kStart,    ///< attempt, machine, machines, first_rank, num_processes, address, port (the store's),
+             ///< master_port, job
   kStop,     ///< text, signal (0: a failure), machine that caused it
   kRestart,  ///< text for the user, machine that caused it; the last line of the text is about the restart
              ///< alone
@@ -29,7 +30,7 @@ enum class MessageType {
 };
 
 /// Version of the protocol; launchers of different versions refuse one another.
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 /// One message; the members that its type does not list stay at their defaults.
 struct MachineMessage {
@@ -42,6 +43,7 @@ struct MachineMessage {
   int64_t attempt = 0;
   int64_t first_rank = 0;
   int64_t port = 0;
+  int64_t master_port = 0;
   int64_t code = 0;
   int64_t signal = 0;
   int64_t heartbeat_ms = 0;

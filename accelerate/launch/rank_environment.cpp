@@ -13,8 +13,23 @@ namespace detail {
 namespace {
 
 // Left over from a launcher around us; they would mislead a rank of ours.
-constexpr const char* kForeign[] = {variables::kTorchElasticUseAgentStore, variables::kTorchElasticErrorFile,
-                                    variables::kListenFd, variables::kTerminal};
+constexpr const char* kForeign[] = {variables::kTorchElasticUseAgentStore,
+                                    variables::kTorchElasticErrorFile,
+                                    variables::kListenFd,
+                                    variables::kStorePort,
+                                    variables::kTerminal,
+                                    variables::kMpirunJob};
+// The ranks of a starter learn from it who they are.
+constexpr const char* kOfRanks[] = {
+    variables::kRank,      variables::kLocalRank, variables::kWorldSize,      variables::kLocalWorldSize,
+    variables::kGroupRank, variables::kLauncher,  variables::kGroupWorldSize, variables::kTorchElasticRunId};
+
+std::vector<std::string> entries(const EnvVars& variables) {
+  std::vector<std::string> out;
+  out.reserve(variables.values().size());
+  for (const auto& [name, value] : variables.values()) out.push_back(concat(name, "=", value));
+  return out;
+}
 
 void set_rank_variables(const LaunchPlan& plan, const JobFacts& job, int local_rank, EnvVars& out) {
   const int rank = job.first_rank + local_rank;
@@ -26,6 +41,7 @@ void set_rank_variables(const LaunchPlan& plan, const JobFacts& job, int local_r
   out.set(variables::kGroupWorldSize, std::to_string(job.machines));
   out.set(variables::kMasterAddr, job.master_addr);
   out.set(variables::kMasterPort, std::to_string(job.master_port));
+  if (job.store_port != 0) out.set(variables::kStorePort, std::to_string(job.store_port));
   out.set(variables::kTorchElasticRestartCount, std::to_string(job.restart_count));
   out.set(variables::kTorchElasticMaxRestarts, std::to_string(plan.max_restarts));
   out.set(variables::kLauncher, "accel");
@@ -41,14 +57,17 @@ EnvVars rank_variables(const LaunchPlan& plan, const JobFacts& job, int local_ra
   for (const char* name : kForeign) out.unset(name);
   // What the user has set goes on as it is, also a list.
   if (plan.num_cpu_threads || !out.get(variables::kOmpNumThreads)) {
-    out.set(variables::kOmpNumThreads, std::to_string(threads));
+    const auto at = static_cast<size_t>(local_rank);
+    const bool pinned = !plan.num_cpu_threads && at < plan.rank_cpus.size();
+    const auto own = static_cast<int>(pinned ? plan.rank_cpus[at].size() : 0);
+    out.set(variables::kOmpNumThreads, std::to_string(pinned ? own : threads));
   }
   for (const auto& [name, value] : plan.environment) out.set(name, value);
   if (static_cast<size_t>(local_rank) < plan.rank_environment.size()) {
     for (const auto& [name, value] : plan.rank_environment[static_cast<size_t>(local_rank)])
       out.set(name, value);
   }
-  const bool shown = plan.output.log_directory.empty() || plan.output.tee;
+  const bool shown = plan.output.log_directory.empty() || (plan.output.shown_streams & kStdoutStream) != 0;
   if (shown && ::isatty(STDOUT_FILENO) != 0) out.set(variables::kTerminal, "1");
   set_rank_variables(plan, job, local_rank, out);
   return out;
@@ -58,11 +77,16 @@ EnvVars rank_variables(const LaunchPlan& plan, const JobFacts& job, int local_ra
 
 std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int local_rank,
                                           int threads) {
-  const EnvVars variables = rank_variables(plan, job, local_rank, threads);
-  std::vector<std::string> out;
-  out.reserve(variables.values().size());
-  for (const auto& [name, value] : variables.values()) out.push_back(name + "=" + value);
-  return out;
+  return entries(rank_variables(plan, job, local_rank, threads));
+}
+
+std::vector<std::string> starter_environment(const LaunchPlan& plan, const std::string& job_id) {
+  EnvVars out = plan.base_environment;
+  for (const char* name : kForeign) out.unset(name);
+  for (const char* name : kOfRanks) out.unset(name);
+  for (const auto& [name, value] : plan.environment) out.set(name, value);
+  out.set(variables::kMpirunJob, job_id);
+  return entries(out);
 }
 
 }  // namespace detail

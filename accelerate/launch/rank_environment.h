@@ -12,7 +12,8 @@ namespace accelerate::detail {
 struct JobFacts {
   std::string job_id;
   std::string master_addr;
-  int master_port = 0;
+  int master_port = 0;  ///< for programs that open a store of their own
+  int store_port = 0;   ///< where our rank 0 serves it; 0: not known yet
   int restart_count = 0;
   std::optional<int> listen_fd = std::nullopt;  ///< goes to the rank that serves the store, if it is ours
   int machine = 0;
@@ -28,5 +29,8 @@ inline constexpr int kStoreRank = 0;
 /// threads_per_rank() says.
 std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int local_rank,
                                           int threads);
+
+/// "NAME=value" for everything that plan.starter gets.
+std::vector<std::string> starter_environment(const LaunchPlan& plan, const std::string& job_id);
 
 }  // namespace accelerate::detail

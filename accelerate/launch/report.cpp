@@ -11,10 +11,6 @@ namespace {
 
 constexpr size_t kNamedRanks = 8;  // of more, only the number is told
 
-std::string name_ranks(const std::vector<int>& ranks) {
-  return ranks.size() > kNamedRanks ? concat(ranks.size(), " ranks") : format_ranks(ranks);
-}
-
 std::string was(const std::vector<int>& ranks) {
   return ranks.size() == 1 ? " was " : " were ";
 }
@@ -28,6 +24,10 @@ std::string likely_cause(const WaitStatus& status) {
 }
 
 }  // namespace
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  return ranks.size() > kNamedRanks ? concat(ranks.size(), " ranks") : format_ranks(ranks);
+}
 
 std::string seconds_text(std::chrono::milliseconds duration) {
   return concat(static_cast<double>(duration.count()) / 1000.0, " s");
@@ -64,15 +64,20 @@ std::string describe_failure(const Supervisor::Outcome& outcome, const Console& 
   return out;
 }
 
-std::string describe_stop(int signal_number, const std::vector<int>& ranks, std::chrono::milliseconds grace) {
-  std::string out =
-      concat(signal_name(signal_number), ": stopping ", name_ranks(ranks), " within ", seconds_text(grace));
+std::string describe_starter_failure(const Supervisor::Outcome& outcome, const std::string& starter) {
+  const RankFailure& failure = *outcome.failure;
+  return concat(starter, " (pid ", failure.pid, ", host ", host_name(), ") ", failure.status.describe(),
+                ": a rank failed or could not be started, see above");
+}
+
+std::string describe_stop(int signal_number, const std::string& who, std::chrono::milliseconds grace) {
+  std::string out = concat(signal_name(signal_number), ": stopping ", who, " within ", seconds_text(grace));
   if (signal_number == SIGINT) out += " (again to kill at once)";
   return out;
 }
 
-std::string describe_late(const std::vector<int>& ranks, std::chrono::milliseconds grace) {
-  return concat(name_ranks(ranks), " still ran after ", seconds_text(grace), ": killed");
+std::string describe_late(const std::string& who, std::chrono::milliseconds grace) {
+  return concat(who, " still ran after ", seconds_text(grace), ": killed");
 }
 
 std::string describe_restart(int restart, int max_restarts, std::chrono::milliseconds delay) {

@@ -16,11 +16,18 @@ namespace accelerate::detail {
 /// rank's last errors before it where they are out of sight.
 std::string describe_failure(const Supervisor::Outcome& outcome, const Console& console);
 
-/// "SIGINT: stopping ranks 0 and 1 (again to kill them at once)".
-std::string describe_stop(int signal_number, const std::vector<int>& ranks, std::chrono::milliseconds grace);
+/// "mpirun (pid 4711, host H) exited with code 3: a rank failed ...". mpirun itself may or may not
+/// have said which.
+std::string describe_starter_failure(const Supervisor::Outcome& outcome, const std::string& starter);
+
+/// "ranks 0 and 1", or their number where they are many.
+std::string name_ranks(const std::vector<int>& ranks);
+
+/// "SIGINT: stopping ranks 0 and 1 (again to kill them at once)"; `who` is "ranks 0 and 1".
+std::string describe_stop(int signal_number, const std::string& who, std::chrono::milliseconds grace);
 
 /// "ranks 0 and 1 still ran after 5 s: killed".
-std::string describe_late(const std::vector<int>& ranks, std::chrono::milliseconds grace);
+std::string describe_late(const std::string& who, std::chrono::milliseconds grace);
 
 /// "rank 1 (pid 4711) killed by SIGKILL (maybe out of memory)".
 std::string describe_end(const RankFailure& failure);

@@ -15,7 +15,7 @@ namespace {
 
 using detail::Console;
 using detail::Guardian;
-using detail::ListenSocket;
+using detail::ReservedPort;
 using detail::SignalPipe;
 using detail::Supervisor;
 using std::chrono::milliseconds;
@@ -37,12 +37,15 @@ bool wait_before_restart(SignalPipe* signals, milliseconds delay, Supervisor::Ou
   return false;
 }
 
-void report_end(const Supervisor::Outcome& outcome, Console& console) {
+void report_end(const LaunchPlan& plan, const Supervisor::Outcome& outcome, Console& console) {
   if (!outcome.unkillable.empty()) {
-    console.say(
-        concat(format_ranks(outcome.unkillable), " did not even end by SIGKILL: hanging in the kernel"));
+    const std::string who = plan.starter ? plan.starter->name : format_ranks(outcome.unkillable);
+    console.say(concat(who, " did not even end by SIGKILL: hanging in the kernel"));
   }
-  if (outcome.failure && !outcome.stopped_by_signal) console.say(detail::describe_failure(outcome, console));
+  if (outcome.failure && !outcome.stopped_by_signal) {
+    console.say(plan.starter ? detail::describe_starter_failure(outcome, plan.starter->name)
+                             : detail::describe_failure(outcome, console));
+  }
 }
 
 LaunchResult to_result(const Supervisor::Outcome& outcome, int restarts) {
@@ -70,31 +73,43 @@ LaunchResult run(const LaunchPlan& plan) {
   const detail::IgnoreSigpipe ignore_sigpipe;
   const std::string job_id = plan.job_id.empty() ? detail::random_id() : plan.job_id;
   const detail::SharedMemorySweep shared_memory(job_id);
-  Console console(plan.output, plan.num_processes, plan.num_processes);
+  Console console(plan.output, plan.num_processes, plan.num_processes, plan.starter.has_value());
   console.renumber(0);
-  ListenSocket socket = detail::open_listen_socket(plan.main_process_port);
-  if (!socket.note.empty()) console.inform(socket.note);
+  ReservedPort reserved;
+  UniqueFd store;
+  if (!plan.starter) {
+    reserved = detail::reserve_port(plan.main_process_port);
+    store = detail::open_store_socket();
+  }
+  // A rank alone has nobody to meet there.
+  if (!reserved.note.empty() && plan.num_processes > 1) console.inform(reserved.note);
 
   std::optional<SignalPipe> signals;
   if (plan.handle_signals) signals.emplace(detail::signals_to_handle());
   SignalPipe* const signal_source = signals ? &*signals : nullptr;
-  Guardian guardian(plan.num_processes, job_id);
+  Guardian guardian(plan.num_processes, job_id, plan.starter ? plan.starter->stop_time : milliseconds(0));
   const int threads = threads_per_rank(plan);
 
   milliseconds delay = plan.restart_delay;
   for (int restarts = 0;; ++restarts) {
     Supervisor supervisor(plan, console, guardian, signal_source);
-    supervisor.start({.job_id = job_id,
-                      .master_addr = "127.0.0.1",
-                      .master_port = socket.port,
-                      .restart_count = restarts,
-                      .listen_fd = socket.fd.get(),
-                      .world_size = plan.num_processes},
-                     threads);
-    // Rank 0 alone holds the port from here on, unless another attempt may need it.
-    if (restarts == plan.max_restarts) socket.fd.reset();
+    if (plan.starter) {
+      supervisor.start_starter(job_id);
+    } else {
+      supervisor.start({.job_id = job_id,
+                        .master_addr = "127.0.0.1",
+                        .master_port = reserved.port,
+                        .store_port = detail::local_address(store.get()).port(),
+                        .restart_count = restarts,
+                        .listen_fd = store.get(),
+                        .world_size = plan.num_processes},
+                       threads);
+    }
+    // Rank 0 alone holds the store's port from here on, unless another attempt may need it.
+    if (restarts == plan.max_restarts) store.reset();
     Supervisor::Outcome outcome = supervisor.watch();
-    report_end(outcome, console);
+    if (plan.starter) detail::kill_processes_of_job(job_id);
+    report_end(plan, outcome, console);
     const bool again =
         outcome.failure && !outcome.stopped_by_signal && !outcome.interrupted && restarts < plan.max_restarts;
     if (!again) return to_result(outcome, restarts);

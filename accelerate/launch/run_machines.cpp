@@ -32,6 +32,7 @@ using std::chrono::milliseconds;
 
 // What ranks need to die after the grace period, and messages to travel.
 constexpr milliseconds kStopMargin{5000};
+constexpr size_t kMaxJobBytes = 60;  // of the common job id in this launcher's
 
 NetAddress address_to_listen_at(const MachinesPlan& machines) {
   std::string error;
@@ -123,8 +124,12 @@ class MachineJob final : public PeerMachines {
         console_(plan.output, plan.num_processes, plan.num_processes * plan.machines->max_machines) {
     if (plan.handle_signals) signals_.emplace(signals_to_handle());
     const std::string nonce = random_id();
-    if (UniqueFd port = open_coordinator_port(*plan.machines))
-      server_ = std::make_unique<CoordinatorServer>(std::move(port), coordinator_options(plan, nonce));
+    if (UniqueFd port = open_coordinator_port(*plan.machines)) {
+      reserved_ = reserve_any_port(local_address(port.get()));
+      CoordinatorOptions options = coordinator_options(plan, nonce);
+      options.master_port = reserved_.port;
+      server_ = std::make_unique<CoordinatorServer>(std::move(port), std::move(options));
+    }
     link_ = std::make_unique<AgentLink>(agent_options(plan, server_ ? nonce : std::string()));
   }
 
@@ -163,12 +168,14 @@ class MachineJob final : public PeerMachines {
   const LaunchPlan& plan_;
   Console console_;
   std::optional<SignalPipe> signals_;
+  ReservedPort reserved_;  ///< of the coordinator's machine
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<AgentLink> link_;
   std::optional<SharedMemorySweep> shared_memory_;
   std::optional<Guardian> guardian_;
   std::optional<MachineMessage> end_;
   std::optional<RankFailure> failure_;
+  std::string own_job_id_;
   int attempt_ = -1;
   int machine_ = -1;
   int signals_seen_ = 0;
@@ -238,9 +245,10 @@ std::optional<Supervisor::Outcome> MachineJob::supervise(const MachineMessage& s
   try {
     console_.renumber(static_cast<int>(start.first_rank));
     if (server_) store = server_->take_store_socket(attempt_);
-    JobFacts job{.job_id = start.job,
+    JobFacts job{.job_id = own_job_id_,
                  .master_addr = start.address,
-                 .master_port = static_cast<int>(start.port),
+                 .master_port = static_cast<int>(start.master_port),
+                 .store_port = static_cast<int>(start.port),
                  .restart_count = attempt_,
                  .listen_fd = std::nullopt,
                  .machine = machine_,
@@ -268,8 +276,10 @@ void MachineJob::run_attempt(const MachineMessage& start) {
   failed_here_ = stopped_here_ = peer_signal_told_ = false;
   failure_.reset();
   if (!guardian_) {
-    shared_memory_.emplace(to_job_id(start.job));
-    guardian_.emplace(plan_.num_processes, to_job_id(start.job));
+    // Launchers of one job may share a machine; each removes what its own ranks left and nothing else.
+    own_job_id_ = to_job_id(concat(start.job.substr(0, kMaxJobBytes), "-", random_id()));
+    shared_memory_.emplace(own_job_id_);
+    guardian_.emplace(plan_.num_processes, own_job_id_);
   }
   if (const auto outcome = supervise(start)) {
     if (!outcome->unkillable.empty()) {

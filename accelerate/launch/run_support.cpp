@@ -1,10 +1,16 @@
 #include "accelerate/launch/run_support.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "accelerate/core/shared_memory_names.h"
+#include "accelerate/core/strings.h"
+#include "accelerate/environment/variables.h"
 
 namespace accelerate::detail {
 
@@ -22,6 +28,18 @@ SharedMemorySweep::SharedMemorySweep(const std::string& job_id) : prefix_(shared
 
 void SharedMemorySweep::sweep() const {
   remove_shared_memory(prefix_.c_str());
+}
+
+void kill_processes_of_job(const std::string& job_id) {
+  const std::string entry = concat('\0', variables::kMpirunJob, "=", job_id, '\0');
+  std::error_code error;
+  for (const auto& item : std::filesystem::directory_iterator("/proc", error)) {
+    const auto pid = parse_int(item.path().filename().string());
+    if (!pid || *pid == ::getpid()) continue;
+    std::ifstream file(item.path() / "environ", std::ios::binary);
+    const std::string environment = '\0' + std::string(std::istreambuf_iterator<char>(file), {});
+    if (environment.find(entry) != std::string::npos) ::kill(static_cast<pid_t>(*pid), SIGKILL);
+  }
 }
 
 std::vector<int> signals_to_handle() {

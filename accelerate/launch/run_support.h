@@ -38,6 +38,10 @@ class SharedMemorySweep {
   std::string prefix_;
 };
 
+/// Kills what carries ACCELERATE_MPIRUN_JOB=`job_id` in its environment: ranks that a starter which was
+/// killed has left behind. They are no children of ours.
+void kill_processes_of_job(const std::string& job_id);
+
 /// SIGINT, SIGTERM, SIGQUIT, and SIGHUP unless nohup asked for it to be ignored.
 std::vector<int> signals_to_handle();
 

@@ -51,27 +51,67 @@ Supervisor::Supervisor(const LaunchPlan& plan, Console& console, Guardian& guard
       peers_(peers),
       buffer_(kReadBytes) {}
 
-void Supervisor::start(const JobFacts& job, int threads) {
-  first_rank_ = job.first_rank;
+void Supervisor::spawn_one(SpawnOptions options) {
   const ChildOutput output = console_.captures() ? ChildOutput::kPipe : ChildOutput::kInherit;
+  options.program = plan_.program;
+  options.arguments = plan_.arguments;
+  options.working_directory = plan_.working_directory;
+  options.standard_output = output;
+  options.standard_error = console_.merges() ? ChildOutput::kMerge : output;
+  options.keep_ignored = {SIGHUP};
   // A terminal can't be shared: a rank is a background process group, which reading would stop.
   const bool stdin_usable = ::isatty(STDIN_FILENO) == 0 && ::fcntl(STDIN_FILENO, F_GETFD) != -1;
+  options.inherit_stdin = options.inherit_stdin && stdin_usable;
+  ranks_.push_back({.process = spawn(options), .status = std::nullopt});
+  guardian_.watch(ranks_.back().process.pid());
+}
+
+void Supervisor::start(const JobFacts& job, int threads) {
+  first_rank_ = job.first_rank;
   ranks_.reserve(static_cast<size_t>(plan_.num_processes));
   for (int rank = 0; rank < plan_.num_processes; ++rank) {
-    SpawnOptions options{.program = plan_.program,
-                         .arguments = plan_.arguments,
-                         .environment = rank_environment(plan_, job, rank, threads),
-                         .working_directory = plan_.working_directory,
-                         .inherited_fds = {},
-                         .inherit_stdin = job.first_rank + rank == 0 && stdin_usable,
-                         .standard_output = output,
-                         .standard_error = console_.merges() ? ChildOutput::kMerge : output,
-                         .keep_ignored = {SIGHUP}};
+    SpawnOptions options;
+    options.environment = rank_environment(plan_, job, rank, threads);
+    options.inherit_stdin = job.first_rank + rank == 0;
     const bool serves_store = job.listen_fd && job.first_rank + rank == kStoreRank;
     if (serves_store) options.inherited_fds = {*job.listen_fd};
-    ranks_.push_back({.process = spawn(options), .status = std::nullopt});
-    guardian_.watch(ranks_.back().process.pid());
+    const auto at = static_cast<size_t>(rank);
+    if (at < plan_.rank_cpus.size()) options.cpus = plan_.rank_cpus[at];
+    spawn_one(std::move(options));
   }
+}
+
+void Supervisor::start_starter(const std::string& job_id) {
+  SpawnOptions options;
+  options.environment = starter_environment(plan_, job_id);
+  options.inherit_stdin = true;
+  // Killed at once, it would leave its ranks behind.
+  options.parent_death_signal = SIGTERM;
+  for (const RankStream stream : {RankStream::kStdout, RankStream::kStderr}) {
+    if (!plan_.starter->tags_output) break;
+    tagged_.emplace_back([this, stream](std::optional<int> rank, std::string_view text) {
+      const bool known = rank && *rank < plan_.num_processes;
+      if (known) return console_.feed(*rank, stream, text);
+      console_.relay(stream, text);
+    });
+  }
+  spawn_one(std::move(options));
+}
+
+void Supervisor::feed(int rank, RankStream stream, std::string_view bytes) {
+  if (!plan_.starter) return console_.feed(rank, stream, bytes);
+  if (tagged_.empty()) return console_.relay(stream, bytes);
+  tagged_[static_cast<size_t>(stream)].feed(bytes);
+}
+
+void Supervisor::end_of_stream(int rank, RankStream stream) {
+  if (!plan_.starter) return console_.end_of_stream(rank, stream);
+  if (!tagged_.empty()) tagged_[static_cast<size_t>(stream)].finish();
+  for (int one = 0; one < plan_.num_processes; ++one) console_.end_of_stream(one, stream);
+}
+
+std::string Supervisor::name(const std::vector<int>& ranks) const {
+  return plan_.starter ? plan_.starter->name : name_ranks(ranks);
 }
 
 Supervisor::Outcome Supervisor::watch() {
@@ -144,9 +184,9 @@ void Supervisor::read_output(int rank, RankStream stream) {
   if (!pipe) return;
   const ssize_t got = ::read(pipe.get(), buffer_.data(), buffer_.size());
   if (got > 0) {
-    console_.feed(rank, stream, {buffer_.data(), static_cast<size_t>(got)});
+    feed(rank, stream, {buffer_.data(), static_cast<size_t>(got)});
   } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-    console_.end_of_stream(rank, stream);
+    end_of_stream(rank, stream);
     pipe.reset();
   }
 }
@@ -160,7 +200,7 @@ void Supervisor::finish_output(int rank) {
       if (::poll(&item, 1, 0) <= 0) break;
       read_output(rank, stream);
     }
-    if (pipe) console_.end_of_stream(rank, stream);
+    if (pipe) end_of_stream(rank, stream);
   }
 }
 
@@ -219,7 +259,7 @@ void Supervisor::run_timers() {
       stop_steps_.clear();
       give_up_ = Clock::now() + kKillWait;
       const std::vector<int> late = still_running();
-      if (!late.empty()) console_.inform(describe_late(late, plan_.grace_period));
+      if (!late.empty()) console_.inform(describe_late(name(late), grace()));
     }
     send_to_all(number);
   }
@@ -257,7 +297,7 @@ void Supervisor::stop_by_signal(int number) {
   outcome_.stopped_by_signal = number;
   secondary_.reset();
   const bool already_stopping = stopping_;
-  if (!already_stopping) console_.inform(describe_stop(number, still_running(), plan_.grace_period));
+  if (!already_stopping) console_.inform(describe_stop(number, name(still_running()), grace()));
   begin_stop(stop_steps(number));
 }
 
@@ -271,10 +311,15 @@ void Supervisor::stop_for_peer(const PeerStop& stop) {
   begin_stop(stop_steps(stop.signal != 0 ? stop.signal : SIGTERM));
 }
 
+milliseconds Supervisor::grace() const {
+  return plan_.grace_period + (plan_.starter ? plan_.starter->stop_time : milliseconds(0));
+}
+
 std::deque<Supervisor::StopStep> Supervisor::stop_steps(int signal_number) const {
   const auto now = Clock::now();
-  const auto end = now + plan_.grace_period;
-  if (signal_number == SIGTERM) return {{now, SIGTERM}, {end, SIGKILL}};
+  const auto end = now + grace();
+  // A second signal makes mpirun leave in a hurry, without its ranks.
+  if (signal_number == SIGTERM || plan_.starter) return {{now, signal_number}, {end, SIGKILL}};
   return {{now, signal_number}, {now + plan_.grace_period / 2, SIGTERM}, {end, SIGKILL}};
 }
 

@@ -14,6 +14,7 @@
 #include "accelerate/launch/launch_plan.h"
 #include "accelerate/launch/rank_environment.h"
 #include "accelerate/launch/signal_pipe.h"
+#include "accelerate/launch/tagged_output.h"
 
 namespace accelerate::detail {
 
@@ -55,6 +56,8 @@ class Supervisor {
 
   /// @throws LaunchError when the program can't be executed; the ranks started until then are killed.
   void start(const JobFacts& job, int threads);
+  /// Starts plan.starter instead of ranks.
+  void start_starter(const std::string& job_id);
   Outcome watch();
 
  private:
@@ -72,6 +75,10 @@ class Supervisor {
   void wait_for_events();
   int poll_timeout_ms() const;
   void handle_signal(int number);
+  void spawn_one(SpawnOptions options);
+  void feed(int rank, RankStream stream, std::string_view bytes);
+  void end_of_stream(int rank, RankStream stream);
+  std::string name(const std::vector<int>& ranks) const;
   void read_output(int rank, RankStream stream);
   void finish_output(int rank);
   bool reap();
@@ -81,6 +88,8 @@ class Supervisor {
   void begin_stop(std::deque<StopStep> steps);
   void stop_by_signal(int number);
   void stop_for_peer(const PeerStop& stop);
+  /// From asking what runs to stop to killing it.
+  std::chrono::milliseconds grace() const;
   std::deque<StopStep> stop_steps(int signal_number) const;
   bool waits_for_culprit() const;
   void send_to_all(int signal_number);
@@ -96,7 +105,8 @@ class Supervisor {
   PeerMachines* peers_;  ///< none: this machine is all
   int first_rank_ = 0;   ///< of this machine; `ranks_` counts from 0, and what is told to others from here
 
-  std::vector<Rank> ranks_;
+  std::vector<Rank> ranks_;           ///< or the starter alone
+  std::vector<TaggedOutput> tagged_;  ///< of the starter: standard output and error
   std::vector<pollfd> polled_;
   std::vector<char> buffer_;
   std::deque<StopStep> stop_steps_;

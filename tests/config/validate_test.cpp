@@ -45,6 +45,9 @@ TEST_CASE("what works today has no errors") {
            {kNo + "num_processes: 1\ndebug: true\nmain_process_port: 0\n", cpu_box()},
            {kNo + "gpu_ids: '0'\n", gpu_box(1)},
            {kCpu + "num_processes: 2\n", cpu_box()},
+           {kCpu + "num_processes: 2\nenable_cpu_affinity: true\n", cpu_box()},
+           {kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /h\n", cpu_box()},
+           {kCpu + "num_processes: 4\nnum_machines: 2\nmpirun_config:\n  mpirun_hostfile: /h\n", cpu_box()},
            {kCpu + "num_processes: 4\nmain_process_ip: 127.0.0.1\nmain_process_port: 29500\nrdzv_backend: "
                    "static\n",
             cpu_box()},
@@ -145,9 +148,6 @@ TEST_CASE("what is not there yet is refused by name, when asked for") {
           "compute_environment AMAZON_SAGEMAKER");
   refused(kCpu + "num_processes: 4\nnum_machines: 2\nmain_process_ip: 10.0.0.1\nrdzv_backend: etcd\n",
           "rdzv_backend etcd");
-  refused(kCpu + "num_processes: 2\nenable_cpu_affinity: true\n", "enable_cpu_affinity true");
-  refused(kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /h\n",
-          "mpirun_config.mpirun_hostfile /h");
   refused(kCpu + "num_processes: 2\nparallelism_config:\n  parallelism_config_tp_size: 2\n",
           "parallelism_config (tp_size 2)");
   // Not asked for.

@@ -160,8 +160,8 @@ TEST_CASE("machines that do not fit are refused by name", "[coordinator]") {
   hello.token = "guess";
   refused(hello, "the job at host host0 is another one");
   hello = bench.hello(1, "other");
-  hello.version = 2;
-  refused(hello, "protocol version 2 (host other) and 1");
+  hello.version = kProtocolVersion + 1;
+  refused(hello, concat("protocol version ", kProtocolVersion + 1, " (host other) and ", kProtocolVersion));
   hello = bench.hello(1, "other");
   hello.machines = 3;
   refused(hello, "num_machines is 3 on host other and 2 at the coordinator on host host0");

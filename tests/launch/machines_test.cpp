@@ -4,6 +4,18 @@
 using namespace accelerate::testing;
 using accelerate::concat;
 
+namespace {
+
+// Ranks that a launcher still has.
+size_t processes_of(const AccelRun& run) {
+  size_t count = 0;
+  for (const pid_t pid : run.processes())
+    count += read_file(concat("/proc/", pid, "/comm")) == "rank_script\n" ? 1 : 0;
+  return count;
+}
+
+}  // namespace
+
 TEST_CASE("ranks of two machines know their places", "[machines]") {
   Job job(2);
   // In the wrong order: machine 1 has to wait for machine 0 to be there at all.
@@ -21,15 +33,45 @@ TEST_CASE("ranks of two machines know their places", "[machines]") {
     CHECK_THAT(run.out(), ContainsSubstring(concat("[rank ", rank, "] MASTER_ADDR=127.0.0.1\n")));
   }
   const std::string both = first.out() + second.out();
-  for (const char* key : {" job=", " port="}) {
-    const std::string value = value_after(both, key);
-    CHECK(!value.empty());
-    CHECK(AccelRun::count_in(both, key + value) == 4);
-  }
+  const std::string port = value_after(both, " port=");
+  CHECK(!port.empty());
+  CHECK(AccelRun::count_in(both, " port=" + port) == 4);
+  // Launchers that share a machine keep their leftovers apart.
+  const std::string first_job = value_after(first.out(), " job=");
+  CHECK(AccelRun::count_in(first.out(), " job=" + first_job) == 2);
+  CHECK(AccelRun::count_in(second.out(), " job=" + first_job) == 0);
   CHECK(value_after(both, " port=") != std::to_string(job.port()));
   CHECK(AccelRun::count_in(first.out(), "fd=yes") == 1);
   CHECK(AccelRun::count_in(both, "fd=yes") == 1);
   WARN("4 ranks on 2 machines, start to end: " << first.since_start().count() << " ms");
+}
+
+TEST_CASE("a launcher leaves alone what another one of its job has in shared memory", "[machines]") {
+  TempDir dir;
+  const auto before = shared_memory_entries();
+  Job job(2);
+  // Machine 1 goes through its first attempt's end while machine 0's ranks still hold segments.
+  const Words script = {"shm", "touch",  dir / "up", "@2#0", "await", dir / "up.0", "@2#0",    "exit",
+                        "5",   "ignore", "15",       "env",  "RANK",  "await",      dir / "go"};
+  AccelRun& first = job.start(0, script, {"--grace_period", "2"});
+  AccelRun& second = job.start(1, script, {"--grace_period", "0.2"});
+  REQUIRE(second.wait_for("exited with code 5"));
+  // Ranks 0 and 1 ignore SIGTERM for two seconds, long after machine 1 has swept.
+  REQUIRE(eventually([&] { return processes_of(second) == 0; }));
+  CHECK(shared_memory_entries().size() == before.size() + 1);
+  CHECK(first.finish() == 5);
+  CHECK(second.finish() == 5);
+  CHECK(shared_memory_entries() == before);
+}
+
+TEST_CASE("programs with a store of their own meet over machines too", "[machines]") {
+  Job job(2);
+  const Words script = {"meet", "print", "met"};
+  AccelRun& first = job.start(0, script);
+  AccelRun& second = job.start(1, script);
+  CHECK(first.finish() == 0);
+  CHECK(second.finish() == 0);
+  CHECK(AccelRun::count_in(first.out() + second.out(), "met\n") == 4);
 }
 
 TEST_CASE("three machines with different ways to end", "[machines]") {

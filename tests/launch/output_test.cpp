@@ -156,3 +156,34 @@ TEST_CASE("cores are shared out unless the user says otherwise", "[launch]") {
   CHECK(given.finish() == 0);
   CHECK(AccelRun::count_in(given.out(), "OMP_NUM_THREADS=3\n") == 2);
 }
+
+TEST_CASE("streams go to log files, here, or both, as torchrun's masks say", "[launch]") {
+  struct Case {
+    std::vector<std::string> flags;
+    std::string logged;  // "o" standard output, "e" standard error
+    std::string shown;
+  };
+  for (const Case& c :
+       {Case{{}, "oe", ""}, Case{{"--tee"}, "oe", "oe"}, Case{{"--tee", "3"}, "oe", "oe"},
+        Case{{"-t", "1"}, "oe", "o"}, Case{{"--tee=2"}, "oe", "e"}, Case{{"--tee", "0"}, "oe", ""},
+        Case{{"--redirects", "3"}, "oe", ""}, Case{{"--redirects", "1"}, "o", "e"},
+        Case{{"-r", "0"}, "", "oe"}, Case{{"-r", "1", "-t", "2"}, "oe", "e"},
+        Case{{"--redirects", "2", "--tee", "2"}, "e", "oe"}}) {
+    TempDir dir;
+    std::vector<std::string> flags = {"--log_dir", dir.path()};
+    flags.insert(flags.end(), c.flags.begin(), c.flags.end());
+    INFO(accelerate::join(flags, " "));
+    AccelRun run(launch_words(2, {"print", "output", "eprint", "error"}, flags));
+    CHECK(run.finish() == 0);
+    for (const int rank : {0, 1}) {
+      const std::string log = read_file(dir / concat("rank_", rank, ".log"));
+      const auto count = [](const std::string& text, const char* word) {
+        return AccelRun::count_in(text, word);
+      };
+      CHECK(count(log, "output\n") == count(c.logged, "o"));
+      CHECK(count(log, "error\n") == count(c.logged, "e"));
+      CHECK(count(run.out(), concat("[rank ", rank, "] output\n").c_str()) == count(c.shown, "o"));
+      CHECK(count(run.err(), concat("[rank ", rank, "] error\n").c_str()) == count(c.shown, "e"));
+    }
+  }
+}

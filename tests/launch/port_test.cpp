@@ -110,3 +110,37 @@ TEST_CASE("only rank 0 has the listening socket, and its children do not", "[lau
   CHECK(AccelRun::count_in(run.out(), "fd=yes") == 1);
   CHECK(AccelRun::count_in(run.out(), "fd=no") == 3);
 }
+
+TEST_CASE("a program may open a store of its own at MASTER_PORT", "[launch]") {
+  AccelRun run(launch_words(2, {"meet", "print", "met"}));
+  CHECK(run.finish() == 0);
+  CHECK(AccelRun::count_in(run.out(), "met\n") == 2);
+  CHECK(run.err().empty());
+  // Again at once, and after a failure, though connections of the first try are in TIME_WAIT.
+  AccelRun next(launch_words(2, {"meet", "@1#0", "exit", "3", "@#0", "sleep", "print", "met"},
+                             {"--main_process_port", "29500", "--max_restarts", "1"}));
+  CHECK(next.finish() == 0);
+  CHECK(AccelRun::count_in(next.out(), "met\n") == 2);
+  CHECK(next.nothing_left());
+}
+
+TEST_CASE("launchers never share a port, at the same moment or later", "[launch]") {
+  constexpr int kJobs = 6;
+  TempDir dir;
+  std::vector<std::unique_ptr<AccelRun>> runs;
+  for (int i = 0; i < kJobs; ++i)
+    runs.push_back(std::make_unique<AccelRun>(
+        launch_words(2, {"env", "MASTER_PORT", "meet", "print", "met", "await", dir / "go"})));
+  std::set<std::string> ports;
+  for (const auto& run : runs) {
+    REQUIRE(run->wait_for("met", 2));
+    ports.insert(after(run->out(), "MASTER_PORT="));
+  }
+  CHECK(ports.size() == kJobs);
+  // An explicit port that another launcher holds, and on which nobody listens.
+  AccelRun late(launch_words(2, {"print", "started"}, {"--main_process_port", *ports.begin()}));
+  CHECK(late.finish() == 3);
+  CHECK_THAT(late.err(), ContainsSubstring("is taken, held by pid ") && ContainsSubstring("(accel)"));
+  write_file(dir / "go", "");
+  for (const auto& run : runs) CHECK(run->finish() == 0);
+}

@@ -39,6 +39,11 @@ struct Project {
     CHECK(run.out() == printed + "\n");
     return AccelRun::count_in(run.err(), " compiled in ") == 1;
   }
+  bool compiles_silently() const {
+    AccelRun run = launch();
+    CHECK(run.finish() == 0);
+    return AccelRun::count_in(run.err(), " compiled in ") == 1;
+  }
   size_t cached() const {
     size_t count = 0;
     for (const auto& entry : std::filesystem::directory_iterator(dir / "cache/accelerate/programs")) {
@@ -71,6 +76,41 @@ TEST_CASE("a source is compiled once and again when anything changes", "[launche
   CHECK(project.compiles("answer 42 to everything"));
   CHECK_FALSE(project.compiles("answer 42 to everything"));
   CHECK(project.cached() == 4);
+}
+
+TEST_CASE("programs that were not used for long leave the cache, except where they run", "[launcher]") {
+  Project project("int main() { return 0; }\n");
+  TempDir dir;
+  write_file(project.source(), concat("#include <unistd.h>\nint main() { while (access(\"", dir / "go",
+                                      "\", F_OK) != 0) usleep(1000); }\n"));
+  AccelRun running = project.launch();
+  REQUIRE(running.wait_for(" compiled in "));
+  REQUIRE(eventually([&] { return running.processes().size() == 3; }));  // launcher, guard, rank
+  CHECK(project.cached() == 1);
+  const std::string cache = project.dir / "cache/accelerate/programs";
+  const auto age = [](const std::filesystem::path& path, int hours) {
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  std::string in_use;
+  for (const auto& entry : std::filesystem::directory_iterator(cache)) {
+    if (entry.path().extension() != ".headers") in_use = entry.path();
+  }
+  age(in_use, 1000);
+  for (int i = 0; i < 40; ++i) {
+    write_file(concat(cache, "/old-", i, "-x"), "x");
+    write_file(concat(cache, "/old-", i, ".headers"), "");
+    age(concat(cache, "/old-", i, "-x"), i + 1);
+  }
+  write_file(project.source(), "int main() { return 0; }\n");
+  CHECK(project.compiles_silently());
+  CHECK(project.cached() == 33);  // 32, and the one in use
+  CHECK(std::filesystem::exists(in_use));
+  CHECK(std::filesystem::exists(cache + "/old-30-x"));
+  CHECK_FALSE(std::filesystem::exists(cache + "/old-31-x"));
+  CHECK_FALSE(std::filesystem::exists(cache + "/old-31.headers"));
+  write_file(dir / "go", "");
+  CHECK(running.finish() == 0);
 }
 
 TEST_CASE("two at once compile side by side", "[launcher]") {

@@ -1,4 +1,5 @@
 // `accel launch` as typed.
+#include "accelerate/core/machine.h"
 #include "launch_test_support.h"
 #include "test_support.h"
 
@@ -207,4 +208,57 @@ TEST_CASE("version, help and env", "[launcher]") {
     CHECK_THAT(env.out(), ContainsSubstring(part));
   }
   CHECK(AccelRun::count_in(env.out(), "hidden") == 0);
+}
+
+TEST_CASE("flags of other launchers have their effect or are named", "[launcher]") {
+  const auto said = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"launch", "--cpu", "--num_processes", "1"});
+    flags.insert(flags.end(), {bin("rank_script"), "print", "ran"});
+    AccelRun run(flags);
+    CHECK(run.finish() == 0);
+    CHECK(run.out() == "ran\n");
+    return run.err();
+  };
+  for (const char* flag : {"--monitor_interval", "--role", "--mpirun_ccl"}) {
+    const std::string text = said({flag, "1"});
+    CHECK(lines_of(text).size() == 1);
+    CHECK_THAT(text, ContainsSubstring(concat("warning: ", flag, " has no effect: ")));
+  }
+  CHECK_THAT(said({"--same_network"}), ContainsSubstring("--same_network has no effect: "));
+  CHECK_THAT(said({"--tee", "3"}), ContainsSubstring("--tee has no effect: without --log_dir"));
+  CHECK_THAT(said({"--rdzv_conf", "keep_alive_interval=1,join_timeout=5"}),
+             ContainsSubstring("--rdzv_conf keep_alive_interval has no effect"));
+  CHECK(said({"--tee", "0"}).empty());
+  CHECK(said({"--no_python"}).empty());
+  CHECK(said({"--rdzv_conf", "rank=0,timeout=900"}).empty());
+  const std::string program = bin("rank_script");
+  check_refused({"launch", "--cpu", "--tee", "0:1,1:2", program}, 2, {"--tee", "'0:1,1:2'", "all ranks"});
+  check_refused({"launch", "--cpu", "--tee=7", program}, 2, {"--tee", "'7'"});
+  check_refused({"launch", "--cpu", "--redirects", "1", program}, 2, {"--redirects", "--log_dir"});
+  check_refused({"launch", "--cpu", "--rdzv_conf", "join_timeout=soon", program}, 2,
+                {"join_timeout", "'soon'"});
+  check_refused({"launch", "--cpu", "--rdzv_conf", "soon", program}, 2, {"--rdzv_conf", "KEY=VALUE"});
+}
+
+TEST_CASE("counts that a file's type does not need are said, and what was meant runs", "[launcher]") {
+  TempDir dir;
+  write_file(dir / "no.yaml", "distributed_type: 'NO'\nuse_cpu: true\nnum_processes: 2\n");
+  AccelRun one({"launch", "--config_file", dir / "no.yaml", bin("rank_script"), "env", "WORLD_SIZE"});
+  CHECK(one.finish() == 0);
+  CHECK(one.out() == "WORLD_SIZE=1\n");
+  CHECK_THAT(one.err(), ContainsSubstring("num_processes") &&
+                            ContainsSubstring("is 2, but distributed_type is NO") &&
+                            ContainsSubstring("no.yaml:3"));
+  AccelRun flag({"launch", "--config_file", dir / "no.yaml", "--num_processes", "2", bin("rank_script"),
+                 "env", "WORLD_SIZE"});
+  CHECK(flag.finish() == 0);
+  CHECK(AccelRun::count_in(flag.out(), "WORLD_SIZE=2\n") == 2);
+  CHECK_THAT(flag.err(), ContainsSubstring("starting 2 processes as MULTI_CPU"));
+  write_file(dir / "gpu.yaml", "distributed_type: MULTI_GPU\nnum_processes: 1\n");
+  AccelRun gpu({"launch", "--config_file", dir / "gpu.yaml", bin("rank_script")},
+               {.environment = {{"CUDA_VISIBLE_DEVICES", "-1"}}});
+  CHECK(gpu.finish() == 2);
+  CHECK_THAT(gpu.err(), ContainsSubstring("no CUDA device found; use --cpu"));
+  if (accelerate::logical_cpus() <= 60)
+    check_refused({"launch", "--cpu", "--num_processes", "1000", bin("rank_script")}, 2, {"1000 processes"});
 }

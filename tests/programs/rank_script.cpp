@@ -10,15 +10,21 @@
 //   sleep          for ever                         stdin        copies standard input
 //   shm            leaves a shared-memory segment of the job behind
 //   child          starts a child that ignores SIGTERM and SIGINT and sleeps for ever
-//   connect        to MASTER_ADDR and MASTER_PORT, and says so
+//   connect        to rank 0's store, and says so
+//   meet           at MASTER_ADDR and MASTER_PORT as programs with a store of their own do: rank 0 listens
+//   there
+//                  and all others connect
+//   cpus           prints the CPUs that this rank may run on
 //   topology       what detect_topology() says      nested       starts itself with "topology"
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -26,9 +32,11 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/core/cpu_topology.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/shared_memory_names.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/core/unique_fd.h"
 #include "accelerate/environment/registry.h"
 
 namespace {
@@ -36,6 +44,11 @@ namespace {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
+}
+
+// Under mpirun it is called otherwise.
+std::string rank() {
+  return variable(std::getenv("RANK") != nullptr ? "RANK" : "OMPI_COMM_WORLD_RANK");
 }
 
 bool exists(const std::string& path) {
@@ -111,25 +124,57 @@ void nested(const char* self) {
   if (std::system(command.c_str()) != 0) throw std::runtime_error("the nested program failed");
 }
 
-// As the ranks of a real job reach rank 0's store.
-void connect_to_store() {
+// False when nobody listens there.
+bool connect_to(const std::string& host, const std::string& port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const std::string host = variable("MASTER_ADDR");
-  const std::string port = variable("MASTER_PORT");
   if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) throw std::runtime_error(host);
-  const int fd = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (::connect(fd, found->ai_addr, found->ai_addrlen) != 0) throw std::runtime_error(host + ":" + port);
-  ::close(fd);
+  const accelerate::UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool connected = ::connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0;
   ::freeaddrinfo(found);
+  return connected;
+}
+
+// As the ranks of a real job reach rank 0's store.
+void connect_to_store() {
+  const accelerate::Topology topology = accelerate::detect_topology(accelerate::EnvVars::from_process());
+  const std::string& host = topology.master_addr;
+  if (!connect_to(host, std::to_string(topology.master_port)))
+    throw std::runtime_error("no store at " + host);
   write_out(1, "connected to " + host + "\n");
+}
+
+// As torch's TCPStore listens: at every address, IPv6 ones included.
+void serve_at_master_port(int guests) {
+  const accelerate::UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  const int off = 0;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  address.sin6_port = htons(static_cast<uint16_t>(std::stoi(variable("MASTER_PORT"))));
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(fd.get(), 16) != 0) {
+    throw std::runtime_error("MASTER_PORT: " + accelerate::errno_text(errno));
+  }
+  for (int i = 0; i < guests; ++i) ::close(::accept(fd.get(), nullptr, nullptr));
+}
+
+void meet() {
+  if (rank() == "0") return serve_at_master_port(std::stoi(variable("WORLD_SIZE")) - 1);
+  for (int tries = 0; !connect_to(variable("MASTER_ADDR"), variable("MASTER_PORT")); ++tries) {
+    if (tries > 30000) throw std::runtime_error("nobody listens at MASTER_PORT");
+    ::usleep(1000);
+  }
 }
 
 // "@1" or "@1#0" does not apply to this rank or attempt.
 bool excluded(const std::string& condition) {
   const auto parts = accelerate::split(condition.substr(1), '#');
-  if (!parts[0].empty() && parts[0] != variable("RANK")) return true;
+  if (!parts[0].empty() && parts[0] != rank()) return true;
   return parts.size() > 1 && parts[1] != variable("TORCHELASTIC_RESTART_COUNT");
 }
 
@@ -143,7 +188,7 @@ void run_command(const std::string& command, const std::string& argument, const 
   if (command == "kill") ::kill(::getpid(), std::atoi(argument.c_str()));
   if (command == "ignore") ::signal(std::atoi(argument.c_str()), SIG_IGN);
   if (command == "announce") ::signal(std::atoi(argument.c_str()), announce);
-  if (command == "touch") make_file(argument + "." + variable("RANK"));
+  if (command == "touch") make_file(argument + "." + rank());
   if (command == "await") await(argument);
   if (command == "sleep") sleep_for_ever();
   if (command == "stdin") std::cout << std::cin.rdbuf() << std::flush;
@@ -151,12 +196,16 @@ void run_command(const std::string& command, const std::string& argument, const 
     make_file("/dev/shm/" + accelerate::shared_memory_prefix(variable("ACCELERATE_JOB_ID")) + "0");
   if (command == "child") start_child();
   if (command == "connect") connect_to_store();
+  if (command == "meet") meet();
+  if (command == "cpus")
+    write_out(1, "cpus=" + accelerate::format_cpu_list(accelerate::allowed_cpus()) + "\n");
   if (command == "topology") print_topology();
   if (command == "nested") nested(self);
 }
 
 bool takes_argument(const std::string& command) {
-  for (const char* bare : {"sleep", "stdin", "shm", "child", "connect", "topology", "nested"}) {
+  for (const char* bare :
+       {"sleep", "stdin", "shm", "child", "connect", "meet", "cpus", "topology", "nested"}) {
     if (command == bare) return false;
   }
   return true;

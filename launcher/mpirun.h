@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "accelerate/config/config.h"
+#include "accelerate/environment/env_vars.h"
+#include "accelerate/launch/launch_plan.h"
+
+namespace accelerate::cli {
+
+/// Turns a plan whose program, arguments and environment are complete into one that starts `mpirun`, which
+/// starts the ranks: as many as config.num_processes, over the machines of the hostfile or on this one. The
+/// ranks get the plan's variables by -x. Nothing is started.
+/// @throws LaunchError when there is no mpirun or it is not Open MPI's, ConfigError for a hostfile that is
+/// missing or malformed, or has fewer slots than there are processes.
+void start_through_mpirun(LaunchPlan& plan, const Config& config, const EnvVars& variables);
+
+}  // namespace accelerate::cli
