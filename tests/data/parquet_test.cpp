@@ -92,6 +92,7 @@ table = pa.table({
     'f32': pa.array([i / 8 for i in range(n)], pa.float32()),
     'f64': pa.array([i / 8 for i in range(n)], pa.float64()),
     'b': pa.array([i % 3 == 0 for i in range(n)], pa.bool_()),
+    'coded': pa.array([i % 5 for i in range(n)], pa.int64()).dictionary_encode(),
 })
 for codec in ['none', 'snappy', 'zstd', 'gzip', 'brotli', 'lz4']:
     pq.write_table(table, codec, compression=codec, row_group_size=7, write_page_checksum=codec == 'zstd')
@@ -110,7 +111,8 @@ pq.write_table(table.slice(0, 0), 'empty')
                                                {"f16", (n / 8.0).to(torch::kHalf)},
                                                {"f32", (n / 8.0).to(torch::kFloat)},
                                                {"f64", n.to(torch::kDouble) / 8.0},
-                                               {"b", n.remainder(3) == 0}};
+                                               {"b", n.remainder(3) == 0},
+                                               {"coded", n.remainder(5)}};
   int checked = 0;
   for (const char* file : {"none", "snappy", "zstd", "gzip", "brotli", "lz4", "one"}) {
     const ColumnDict columns = load_parquet(files / file);
@@ -125,7 +127,7 @@ pq.write_table(table.slice(0, 0), 'empty')
       ++checked;
     }
   }
-  CHECK(checked == 84);
+  CHECK(checked == 91);
   const ColumnDict empty = load_parquet(files / "empty");
   CHECK(empty.size() == want.size());
   for (const auto& [name, values] : want) CHECK(tensor_of(empty, name).sizes() == at::IntArrayRef({0}));
@@ -171,12 +173,14 @@ table = pa.table({
     'bools': pa.array([[j % 2 == 0 for j in range(3 * i)] for i in range(n)], pa.list_(pa.bool_())),
     'triple': pa.array([[i, i + 1, i + 2] for i in range(n)], pa.list_(pa.float32(), 3)),
     'matrix': pa.array([[[i, 1], [2, 3], [4, 5]] for i in range(n)], pa.list_(pa.list_(pa.int16(), 2), 3)),
+    'tensor': pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.uint8(), [2, 3]),
+                                             pa.array([[i] * 3 + [0] * 3 for i in range(n)], pa.list_(pa.uint8(), 6))),
     'points': pa.array([[[j, i] for j in range(i)] for i in range(n)], pa.list_(pa.list_(pa.int64(), 2))),
     'image': pa.array([{'bytes': b'P' * i, 'size': {'h': i, 'w': 2 * i}} for i in range(n)]),
 })
 pq.write_table(table, 'one')
 pq.write_table(table, 'many', row_group_size=2)
-pq.write_table(table.drop_columns(['view', 'matrix', 'points']), 'plain', store_schema=False)
+pq.write_table(table.drop_columns(['view', 'matrix', 'points', 'tensor']), 'plain', store_schema=False)
 pq.write_table(table.slice(0, 0), 'empty')
 )");
   const std::vector<std::string> words{"", "a", "zwölf", std::string(300, 'x'), "a", ""};
@@ -207,12 +211,14 @@ pq.write_table(table.slice(0, 0), 'empty')
     CHECK(matrix.sizes() == at::IntArrayRef({6, 3, 2}));
     CHECK(matrix.scalar_type() == torch::kShort);
     CHECK(matrix[4].equal(torch::tensor({{4, 1}, {2, 3}, {4, 5}}, torch::kShort)));
+    CHECK(tensor_of(columns, "tensor").sizes() == at::IntArrayRef({6, 2, 3}));
+    CHECK(tensor_of(columns, "tensor")[5].equal(torch::tensor({{5, 5, 5}, {0, 0, 0}}, torch::kByte)));
     const Ragged points = ragged_of(columns, "points");
     CHECK(points.row(0).sizes() == at::IntArrayRef({0, 2}));
     CHECK(points.row(2).equal(torch::tensor({{0, 2}, {1, 2}}, torch::kLong)));
   }
   const ColumnDict empty = load_parquet(files / "empty");
-  CHECK(empty.size() == 15);
+  CHECK(empty.size() == 16);
   CHECK(ragged_of(empty, "coded").size() == 0);
   CHECK(tensor_of(empty, "matrix").sizes() == at::IntArrayRef({0, 3, 2}));
 }

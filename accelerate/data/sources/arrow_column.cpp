@@ -1,5 +1,6 @@
 #include <ATen/Functions.h>
 #include <arrow/array.h>
+#include <arrow/extension/fixed_shape_tensor.h>
 #include <arrow/extension_type.h>
 #include <arrow/type.h>
 
@@ -22,6 +23,19 @@ const arrow::DataType& storage_of(const arrow::DataType& type) {
 
 bool is_bytes(arrow::Type::type id) {
   return arrow::is_base_binary_like(id) || arrow::is_binary_view_like(id);
+}
+
+// Arrow stores its tensors of a fixed shape as flat lists; the shape is that in memory, whatever order of
+// dimensions their permutation shows.
+std::optional<std::vector<int64_t>> tensor_shape(const arrow::DataType& type) {
+  const auto* tensor = dynamic_cast<const arrow::extension::FixedShapeTensorType*>(&type);
+  if (tensor == nullptr) return std::nullopt;
+  int64_t numel = 1;
+  for (const int64_t size : tensor->shape()) {
+    if (size < 0 || __builtin_mul_overflow(numel, size, &numel)) return std::nullopt;
+  }
+  const auto& list = static_cast<const arrow::FixedSizeListType&>(*tensor->storage_type());
+  return numel == list.list_size() ? std::optional(tensor->shape()) : std::nullopt;
 }
 
 // Layout of a number, or of an array of numbers of fixed sizes; nothing for all other types.
@@ -71,7 +85,9 @@ std::optional<ColumnLayout> value_layout(const arrow::DataType& declared) {
     case arrow::Type::FIXED_SIZE_LIST: {
       const auto& list = static_cast<const arrow::FixedSizeListType&>(type);
       auto layout = value_layout(*list.value_type());
-      if (layout) layout->sizes.insert(layout->sizes.begin(), list.list_size());
+      const std::vector<int64_t> sizes =
+          tensor_shape(declared).value_or(std::vector<int64_t>{list.list_size()});
+      if (layout) layout->sizes.insert(layout->sizes.begin(), sizes.begin(), sizes.end());
       return layout;
     }
     default:
@@ -90,7 +106,7 @@ std::string layout_text(const ColumnLayout& layout) {
 
 ColumnLayout column_layout(const arrow::DataType& declared, const std::string& where) {
   const arrow::DataType& type = storage_of(declared);
-  if (const auto layout = value_layout(type)) return *layout;
+  if (const auto layout = value_layout(declared)) return *layout;
   if (is_bytes(type.id())) return {.dtype = at::kByte, .ragged = true};
   if (type.id() == arrow::Type::DICTIONARY &&
       is_bytes(static_cast<const arrow::DictionaryType&>(type).value_type()->id())) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <limits>
 #include <set>
 
 #include "accelerate/core/error.h"
@@ -202,7 +203,10 @@ class Plan {
              .got = detail::layout_text(layout)});
       }
     }
-    rows_ += part.metadata->num_rows();
+    const int64_t rows = part.metadata->num_rows();
+    if (rows < 0 || rows > std::numeric_limits<int64_t>::max() / 16 - rows_)
+      unreadable(path, concat("it promises ", rows, " rows"));
+    rows_ += rows;
     parts_.push_back(std::move(part));
   }
 

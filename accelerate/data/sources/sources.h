@@ -69,6 +69,7 @@ struct ParquetOptions {
 /// | bytes of a fixed size | a tensor [rows, size], uint8 |
 /// | lists of any of the numbers above | Ragged of their dtype |
 /// | lists of a fixed size of these, also nested, also inside a list | a further dimension of that size |
+/// | arrow.fixed_shape_tensor | a tensor [rows, shape...] |
 ///
 /// Missing values are NaN in columns and lists of floats, and an error elsewhere. Rows are read one row group
 /// at a time, its columns by several threads (as many as OMP_NUM_THREADS says, else all cores); memory holds
