@@ -4,19 +4,20 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: third_party/setup.sh [--cpu] [--cuda] [--python] [--data DIR] [--no-apt]
+Usage: third_party/setup.sh [--cpu] [--cuda] [--python] [--parquet] [--data DIR] [--no-apt]
 
 Installs what is missing for building accelerate; does nothing, in under a second, when all is there.
 
   --cpu        LibTorch for CPU builds, in .venv (1.4 GB); the default when no other environment is asked for
   --cuda       LibTorch for CUDA builds, in .venv-cuda (4.7 GB)
   --python     Python with a complete torch (torchrun) and HF Accelerate, for comparisons, in .venv-full (4.7 GB)
+  --parquet    the libraries that read Parquet files, in .venv-arrow (200 MB); builds find them there by themselves
   --data DIR   also copies the MNIST images to DIR/mnist_5k.csv.gz; without it they go to build/data
   --no-apt     installs no Debian packages: you have provided what third_party/apt.txt lists
   -h, --help   this text
 
 Options may be combined. ACCELERATE_PYTHON names the Python to make the environments with (3.10 or newer; 3.11 for
---cuda and --python); otherwise the first one on PATH that can make virtual environments is taken.
+--cuda, --python and --parquet); otherwise the first one on PATH that can make virtual environments is taken.
 TEXT
 }
 
@@ -281,12 +282,13 @@ setup_data() {
 
 # ---- Main -----------------------------------------------------------------------------------------------------------
 
-cpu=0 cuda=0 python=0 with_apt=1 data=
+cpu=0 cuda=0 python=0 parquet=0 with_apt=1 data=
 while (($#)); do
   case $1 in
     --cpu) cpu=1 ;;
     --cuda) cuda=1 ;;
     --python) python=1 ;;
+    --parquet) parquet=1 ;;
     --no-apt) with_apt=0 ;;
     --data)
       [[ -n ${2:-} ]] || { usage >&2; exit 2; }
@@ -305,7 +307,7 @@ while (($#)); do
   esac
   shift
 done
-((cuda || python)) || cpu=1
+((cuda || python || parquet)) || cpu=1
 [[ $(uname -s) == Linux ]] || fail "accelerate builds on Linux only, and this is $(uname -s)."
 mkdir -p -- "$root/build" || fail "$root can't be written to; check out the project where you may write."
 
@@ -320,6 +322,7 @@ fi
 ((!cpu)) || setup_venv .venv 10 2600 "LibTorch 2.11 for the CPU (1.4 GB, about 2 minutes)" cpu data test
 ((!cuda)) || setup_venv .venv-cuda 11 8000 "LibTorch 2.11 for CUDA (4.7 GB, about 5 minutes)" cuda data
 ((!python)) || setup_venv .venv-full 11 8000 "Python with torch 2.11 (4.7 GB, about 5 minutes)" cuda parity
+((!parquet)) || setup_venv .venv-arrow 11 400 "Arrow and Parquet 26 (200 MB, under a minute)" parquet
 if ((cpu)); then
   setup_data "${data:-$root/build/data}" .venv
 elif ((cuda)); then

@@ -1,12 +1,12 @@
 // Files written by NumPy and gzip come in with NumPy's own values.
 #include "accelerate/data/sources/sources.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
+#include "support/python_files.h"
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
@@ -14,27 +14,10 @@ using namespace accelerate;
 
 namespace {
 
-// A folder with files that a Python script wrote.
-class PythonFiles {
+class PythonFiles : public test::PythonFiles {
  public:
-  explicit PythonFiles(const std::string& script) {
-    const char* python = std::getenv("ACCELERATE_TEST_PYTHON");
-    if (python == nullptr) throw std::runtime_error("ACCELERATE_TEST_PYTHON is not set");
-    std::string text = (std::filesystem::temp_directory_path() / "accelerate-sources-XXXXXX").string();
-    if (::mkdtemp(text.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path_ = text;
-    std::ofstream(path_ / "write.py")
-        << "import gzip, os, struct, sys\nimport numpy as np\nos.chdir(sys.argv[1])\n"
-        << script;
-    const std::string command =
-        concat(shell_quote(python), " ", (path_ / "write.py").string(), " ", path_.string());
-    if (std::system(command.c_str()) != 0) throw std::runtime_error("the script failed");
-  }
-  ~PythonFiles() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
+  explicit PythonFiles(const std::string& script)
+      : test::PythonFiles("ACCELERATE_TEST_PYTHON", "import gzip, struct\nimport numpy as np\n" + script) {}
 };
 
 std::string read_file(const std::string& path) {

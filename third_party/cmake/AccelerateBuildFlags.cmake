@@ -48,6 +48,9 @@ set(_static_libraries "")
 get_target_property(_type accelerate_core TYPE)
 if(_type STREQUAL "STATIC_LIBRARY")
   set(_static_libraries -lyaml-cpp -lz)
+  if(TARGET arrow::parquet)
+    list(APPEND _static_libraries "$<TARGET_FILE:arrow::parquet>" "$<TARGET_FILE:arrow::arrow>")
+  endif()
 endif()
 
 # "a", "b" from a list.
@@ -66,12 +69,16 @@ function(_write_build_flags output prefix_include libraries run_path)
   if(TARGET accelerate)
     set(torch_lib "${LibTorch_ROOT_DIR}/lib")
   endif()
+  set(arrow_lib "")
+  if(TARGET arrow::parquet)
+    set(arrow_lib "${ArrowWheel_ROOT_DIR}")
+  endif()
   _json_list(includes ${prefix_include} ${_torch_includes})
   _json_list(definitions ${_definitions})
   _json_list(compile_options ${_compile_options})
   _json_list(link_options ${_link_options})
   _json_list(libraries ${libraries} ${_torch_libraries} ${_static_libraries})
-  _json_list(run_paths ${run_path} ${torch_lib})
+  _json_list(run_paths ${run_path} ${torch_lib} ${arrow_lib})
   file(GENERATE OUTPUT "${output}" CONTENT "{
   \"version\": \"${PROJECT_VERSION}\",
   \"torch\": ${_with_torch},

@@ -3,7 +3,7 @@
 #   accelerate::accelerate  the framework (not with ACCELERATE_CORE_ONLY)
 #   accelerate::accel       the program
 # yaml-cpp, nlohmann-json, CLI11 and gloo's headers are used inside only; those who use the package don't need them,
-# except for yaml-cpp and zlib where the libraries are static.
+# except for yaml-cpp, zlib and Arrow where the libraries are static.
 
 include(CMakePackageConfigHelpers)
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/accelerate")
@@ -35,12 +35,16 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/accelerate" DESTINATION "${CMAKE_INSTAL
 # What the package has to know of this build.
 set(ACCELERATE_CONFIG_WITH_TORCH FALSE)
 set(ACCELERATE_CONFIG_CUDA OFF)
+set(ACCELERATE_CONFIG_PARQUET OFF)
 set(ACCELERATE_CONFIG_STATIC FALSE)
 if(TARGET accelerate)
   set(ACCELERATE_CONFIG_WITH_TORCH TRUE)
 endif()
 if(TARGET torch::cuda)
   set(ACCELERATE_CONFIG_CUDA ON)
+endif()
+if(TARGET arrow::parquet)
+  set(ACCELERATE_CONFIG_PARQUET ON)
 endif()
 get_target_property(_type accelerate_core TYPE)
 if(_type STREQUAL "STATIC_LIBRARY")
@@ -54,5 +58,5 @@ configure_package_config_file(
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/accelerateConfigVersion.cmake"
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/accelerateConfig.cmake" "${PROJECT_BINARY_DIR}/accelerateConfigVersion.cmake"
-              "${CMAKE_CURRENT_LIST_DIR}/FindLibTorch.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/FindLibTorch.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindArrowWheel.cmake"
         DESTINATION "${_package_dir}")

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/data/ragged.h"
 #include "accelerate/data/tensor_dict.h"
 
 // Readers of the file formats that people keep their data in. All throw DataError naming the file and, where
@@ -48,5 +49,41 @@ struct CsvTable {
 /// @throws DataError with line and column of the first field that is no number, or of a row of another
 /// length.
 CsvTable load_csv(const std::string& path, const CsvOptions& options = {});
+
+struct ParquetOptions {
+  /// Names of the columns to read, the others cost nothing. Empty: all. The name of a struct stands for all
+  /// of its fields.
+  std::vector<std::string> columns = {};
+};
+
+/// The columns of a Parquet file, or of a folder's *.parquet files one after the other in the order of their
+/// names (subfolders, and names that begin with '_' or '.', are passed over). Any compression. Fields of a
+/// struct are columns called "struct.field".
+///
+/// | in the file | here |
+/// |---|---|
+/// | integers, signed and unsigned, floats, half floats, booleans | a tensor [rows] of the same dtype |
+/// | dates | int64, days since 1970-01-01 |
+/// | timestamps, times, durations | int64, in the column's own unit: s, ms, us or ns |
+/// | text, bytes, dictionary-encoded too | Ragged, uint8 |
+/// | bytes of a fixed size | a tensor [rows, size], uint8 |
+/// | lists of any of the numbers above | Ragged of their dtype |
+/// | lists of a fixed size of these, also nested, also inside a list | a further dimension of that size |
+/// | arrow.fixed_shape_tensor | a tensor [rows, shape...] |
+///
+/// Missing values are NaN in columns and lists of floats, and an error elsewhere. Rows are read one row group
+/// at a time, its columns by several threads (as many as OMP_NUM_THREADS says, else all cores); memory holds
+/// the result and one row group. Nothing is shared between processes: use it with
+/// SharedMemoryDataset::create(), not map().
+///
+/// Reading Parquet is an optional part of the library (ACCELERATE_PARQUET): a build without it throws
+/// DataError that says how to get it. has_parquet() tells.
+/// @throws DataError for a file that is not there, damaged or not Parquet; for an unknown column, with the
+/// nearest name; for a missing value, with column and row (counted from 0 in its file); for any other type,
+/// with column and type; for files of one folder that differ in their columns.
+ColumnDict load_parquet(const std::string& path, const ParquetOptions& options = {});
+
+/// Whether this build of the library reads Parquet.
+bool has_parquet();
 
 }  // namespace accelerate
