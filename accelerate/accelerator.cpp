@@ -38,6 +38,7 @@ struct Accelerator::Impl {
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers;
   std::shared_ptr<GradScaler> scaler;  // null but for fp16
   LossWatch loss_watch;
+  bool triggered = false;   // set_trigger() since the last check
   bool batch_said = false;  // the total batch size has been printed
 };
 
@@ -249,6 +250,17 @@ std::unique_ptr<AutocastGuard> Accelerator::autocast() const {
 
 GradScaler* Accelerator::scaler() const {
   return impl_->scaler.get();
+}
+
+void Accelerator::set_trigger() {
+  impl_->triggered = true;
+}
+
+bool Accelerator::check_trigger() {
+  at::Tensor raised =
+      at::full({1}, std::exchange(impl_->triggered, false) ? 1 : 0, at::TensorOptions(at::kLong));
+  communicator().all_reduce(raised);
+  return raised.item<int64_t>() > 0;
 }
 
 void Accelerator::unscale_gradients() {

@@ -5,11 +5,15 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "accelerate/comm/object_collectives.h"
 #include "accelerate/comm/process_context.h"
+#include "accelerate/comm/serializer.h"
 #include "accelerate/comm/tensor_structure.h"
+#include "accelerate/comm/turns.h"
 #include "accelerate/config/config.h"
 #include "accelerate/core/strings.h"
 #include "accelerate/data/split_between.h"
@@ -241,8 +245,76 @@ class Accelerator {
     return map_tensors(std::move(value),
                        [&](const at::Tensor& tensor) { return broadcast_tensor(tensor, root); });
   }
+  /// Collective. Every tensor in `value` filled up along one dimension to the longest of all ranks, so that
+  /// it can be gathered.
+  /// @throws CommError when the ranks' shapes differ in more than that, listing them.
+  template <class T>
+  T pad_across_processes(T value, const PadOptions& options = {}) {
+    return map_tensors(std::move(value), [&](const at::Tensor& tensor) {
+      return accelerate::pad_across_processes(communicator(), tensor, options);
+    });
+  }
+  /// Collective. All ranks' values in rank order, in one vector; ranks may give different numbers of them.
+  template <Serializable T>
+  std::vector<T> gather_object(const std::vector<T>& values) {
+    std::vector<T> out;
+    for (const std::string& bytes : all_gather_bytes(communicator(), to_bytes(values))) {
+      for (T& value : from_bytes<std::vector<T>>(bytes)) out.push_back(std::move(value));
+    }
+    return out;
+  }
+  /// Collective. The value of rank `root`; of any type that can be bytes (Note [Values as bytes]).
+  template <Serializable T>
+  T broadcast_object(const T& value, int root = 0) {
+    return from_bytes<T>(
+        broadcast_bytes(communicator(), process_index() == root ? to_bytes(value) : "", root));
+  }
   /// Collective. Returns once all ranks are here.
   void wait_for_everyone() { communicator().barrier(); }
+
+  /// Collective. Runs `body` on the main process, then on the others: for what one process downloads or
+  /// prepares and all use. Waiting has no limit, however long the body takes.
+  /// @throws what `body` throws, on every rank.
+  void main_process_first(const std::function<void()>& body) {
+    first_then_others(context(), First::kMain, body);
+  }
+  /// As main_process_first(), on each machine by itself.
+  void local_main_process_first(const std::function<void()>& body) {
+    first_then_others(context(), First::kLocalMain, body);
+  }
+  /// Runs `body` on the main process only.
+  template <class F>
+  void on_main_process(F&& body) {
+    if (is_main_process()) body();
+  }
+  /// Runs `body` on the first process of each machine only.
+  template <class F>
+  void on_local_main_process(F&& body) {
+    if (is_local_main_process()) body();
+  }
+  /// Runs `body` on the last process only.
+  template <class F>
+  void on_last_process(F&& body) {
+    if (is_last_process()) body();
+  }
+  /// Runs `body` on process `index` only.
+  template <class F>
+  void on_process(int index, F&& body) {
+    if (process_index() == index) body();
+  }
+
+  /// Local. Raises a flag that the next check_trigger() of all ranks sees: how one rank stops all (early
+  /// stopping).
+  void set_trigger();
+  /// Collective. True on every rank if any rank has called set_trigger() since the last check.
+  bool check_trigger();
+
+  /// Collective. With the backward after it, the models' gradients are reduced, although it stands in
+  /// no_sync() or within an accumulation window. HF's name.
+  template <class M>
+  void trigger_sync_in_backward(const PreparedModel<M>& model) {
+    model.core()->strategy->set_gradient_sync(true);
+  }
 
   /// One line on standard output, from the local main process only.
   template <class... Args>
@@ -315,6 +387,17 @@ class Accelerator {
   AccumulateScope begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models);
   void join(const std::vector<std::shared_ptr<detail::ModelCore>>& models, const std::function<void()>& body,
             const JoinOptions& options);
+  template <class T>
+  static std::string to_bytes(const T& value) {
+    ByteWriter writer;
+    save_value<T>(writer, value);
+    return writer.take();
+  }
+  template <class T>
+  static T from_bytes(const std::string& bytes) {
+    ByteReader reader(std::as_bytes(std::span(bytes.data(), bytes.size())));
+    return load_value<T>(reader);
+  }
   std::string name_of(const at::Tensor& parameter) const;
   at::Tensor gather_tensor(const at::Tensor& tensor);
   at::Tensor gather_tensor_for_metrics(const at::Tensor& tensor);

@@ -19,6 +19,8 @@ struct ProcessContext {
   std::shared_ptr<Logger> logger;
   /// Numbers the shared data sets of this process. All ranks create theirs in the same order.
   std::shared_ptr<int64_t> next_dataset = std::make_shared<int64_t>(0);
+  /// Numbers its calls of first_then_others(), likewise.
+  std::shared_ptr<int64_t> next_turn = std::make_shared<int64_t>(0);
 };
 
 }  // namespace accelerate

@@ -21,7 +21,7 @@ namespace accelerate {
 //   - a member  template <class F> void for_each_tensor(F&& fn) { fn(images); fn(labels); }
 //   - or a member  template <class Archive> void serialize(Archive& archive) { archive(images, labels, name);
 //   }
-//     which data/serializer.h uses too, so that it is all a type needs;
+//     which comm/serializer.h uses too, so that it is all a type needs;
 //   - or a specialisation of accelerate::TensorStructure<T> with  static void for_each(T& value, F&& fn).
 // Parts that are no tensors (numbers, strings) are left alone.
 

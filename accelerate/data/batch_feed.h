@@ -11,7 +11,7 @@
 #include "accelerate/data/dispatch.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/data/prefetcher.h"
-#include "accelerate/data/serializer.h"
+#include "accelerate/comm/serializer.h"
 #include "accelerate/data/stream_reader.h"
 
 // How the batches of one loop come about: numbered samples or a stream, fetched by this rank or dealt out by

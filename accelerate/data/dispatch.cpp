@@ -68,7 +68,7 @@ void throw_not_serializable() {
   throw DataError({.what = "dispatch_batches",
                    .expected = "batches that can be written as bytes",
                    .got = "a type without a serializer",
-                   .hint = "Give the type a serialize() member (see accelerate/data/serializer.h), or set "
+                   .hint = "Give the type a serialize() member (see accelerate/comm/serializer.h), or set "
                            "dispatch_batches = false."});
 }
 

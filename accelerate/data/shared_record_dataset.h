@@ -7,7 +7,7 @@
 
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
-#include "accelerate/data/serializer.h"
+#include "accelerate/comm/serializer.h"
 #include "accelerate/data/shared_memory_dataset.h"
 
 namespace accelerate {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "accelerate/core/read_only_memory.h"
-#include "accelerate/data/serializer.h"
+#include "accelerate/comm/serializer.h"
 #include "support/thread_ranks.h"
 #include "test_support.h"
 

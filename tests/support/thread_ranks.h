@@ -30,7 +30,7 @@ inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int 
                               .local_rank = rank,
                               .local_world_size = size,
                               .job_id = job_id};
-  options.timeout = std::chrono::seconds(60);
+  if (options.timeout == AcceleratorOptions().timeout) options.timeout = std::chrono::seconds(60);
   options.logger = std::make_shared<Logger>(rank, LogLevel::kError);
   options.communicator = make_communicator(store.share(), rank, size, /*loopback=*/true,
                                            {.backend = "gloo", .timeout = options.timeout}, *options.logger);

@@ -1,4 +1,4 @@
-#include "accelerate/data/serializer.h"
+#include "accelerate/comm/serializer.h"
 
 #include <ATen/Functions.h>
 
