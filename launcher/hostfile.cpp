@@ -73,14 +73,15 @@ void add(std::vector<HostEntry>& hosts, HostEntry entry) {
 
 }  // namespace
 
-std::vector<HostEntry> read_hostfile(const std::string& path) {
+std::vector<HostEntry> read_hostfile(const std::string& path, const std::string& named_by) {
   std::error_code error;
   const bool folder = std::filesystem::is_directory(path, error);
   std::ifstream file(path);
   if (folder || !file) {
-    throw ConfigError(
-        {.what = concat("hostfile ", shell_quote(path), ": ", folder ? "is a folder" : errno_text(errno)),
-         .hint = concat("Name a file with --mpirun_hostfile, with ", kExpected, ".")});
+    throw ConfigError({.what = concat("hostfile ", shell_quote(path),
+                                      named_by.empty() ? "" : concat(" (named by ", named_by, ")"), ": ",
+                                      folder ? "is a folder" : errno_text(errno)),
+                       .hint = concat("Name a file with --mpirun_hostfile, with ", kExpected, ".")});
   }
   std::vector<HostEntry> hosts;
   std::string line;

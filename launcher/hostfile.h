@@ -16,7 +16,7 @@ struct HostEntry {
 /// Reads "node1 slots=4" lines in Open MPI's form: '#' begins a comment, a machine may stand on several lines
 /// and then has the sum of their slots (1 for a line without).
 /// @throws ConfigError naming file, line and what is wrong there; also when it can't be read or names no
-/// machine.
-std::vector<HostEntry> read_hostfile(const std::string& path);
+/// machine. `named_by` tells there who names the file.
+std::vector<HostEntry> read_hostfile(const std::string& path, const std::string& named_by = {});
 
 }  // namespace accelerate::cli

@@ -129,7 +129,7 @@ void start_through_mpirun(LaunchPlan& plan, const Config& config, const EnvVars&
   std::vector<std::string> words = {"-n", std::to_string(processes)};
   if (config.mpirun.hostfile) {
     const std::string path = expanded(*config.mpirun.hostfile, variables);
-    hosts = read_hostfile(path);
+    hosts = read_hostfile(path, describe(config.origin_of("mpirun_config.mpirun_hostfile")));
     check_slots(hosts, path, processes, machines);
     add(words, {"--hostfile", path});
   } else if (machines > 1) {

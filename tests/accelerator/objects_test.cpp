@@ -53,7 +53,7 @@ TEST_CASE("tensors are padded to the longest of all ranks, before or after, and 
     require_contains(error_of([&] {
                        accelerator.pad_across_processes(torch::ones({2, rank + 1, 3 - rank}), {.dim = 1});
                      }),
-                     "rank 0: [2, 0, 3]; rank 1: [2, 0, 2]");
+                     "rank 0: [2, 1, 3]; rank 1: [2, 2, 2]");
     require_contains(error_of([&] {
                        accelerator.pad_across_processes(
                            torch::ones(std::vector<int64_t>(static_cast<size_t>(rank + 1), 1)));
