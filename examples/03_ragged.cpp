@@ -42,9 +42,9 @@ struct Verse {
 };
 
 bool is_new_testament(const std::string& book) {
-  constexpr std::array kBooks = {"Mat", "Mar", "Luk", "Joh", "Act", "Rom", "1Co", "2Co", "Gal",
-                                 "Eph", "Phi", "Col", "1Th", "2Th", "1Ti", "2Ti", "Tit", "Phm",
-                                 "Heb", "Jas", "1Pe", "2Pe", "1Jn", "2Jn", "3Jn", "Jud", "Rev"};
+  constexpr std::array kBooks = {"Mat", "Mark", "Luke", "John", "Acts", "Rom",  "1Cor", "2Cor",  "Gal",
+                                 "Eph", "Phi",  "Col",  "1Th",  "2Th",  "1Tim", "2Tim", "Titus", "Phmn",
+                                 "Heb", "Jas",  "1Pet", "2Pet", "1Jn",  "2Jn",  "3Jn",  "Jude",  "Rev"};
   return std::find(kBooks.begin(), kBooks.end(), book) != kBooks.end();
 }
 
