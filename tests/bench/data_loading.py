@@ -102,7 +102,7 @@ class Bench:
         binaries = os.path.join(arguments.build, "bin")
         self.program = os.path.join(binaries, "bench_data_loading")
         self.accel = [arguments.accel or os.path.join(binaries, "accel"), "launch", "--cpu", "--num_processes"]
-        self.torchrun = [os.path.join(arguments.venv, "bin", "torchrun"), "--nproc_per_node"]
+        self.torchrun = [os.path.join(arguments.venv, "bin", "torchrun"), "--standalone", "--nproc_per_node"]
         self.script, self.pairs, self.rounds = script, arguments.pairs, str(arguments.rounds)
         self.missed = 0
 
