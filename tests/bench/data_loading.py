@@ -52,8 +52,8 @@ class Busy(Dataset):
     def __len__(self):
         return len(self.y)
     def __getitem__(self, i):
-        end = time.perf_counter() + 50e-6
-        while time.perf_counter() < end:
+        end = time.thread_time() + 50e-6
+        while time.thread_time() < end:
             pass
         return self.x[i], self.y[i]
 
@@ -87,11 +87,13 @@ def work():
     loader = DataLoader(data, batch_size, shuffle=True, num_workers=workers)
     for x, y in loader:
         check_rows(x, y)
-    rates, firsts = [], []
+    rates, firsts, cpu = [], [], []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), sum(os.times()[:4])  # the workers' too, once they have ended
         firsts.append(epoch(loader)[0])
         rates.append(len(data) / (time.perf_counter() - start))
+        cpu.append(1e6 * (sum(os.times()[:4]) - cpu_start) / len(data))
+    figure("cpu_us_per_item", statistics.median(cpu))
     figure("items_per_s", statistics.median(rates))
     figure("first_us", statistics.median(firsts))
 
@@ -104,7 +106,8 @@ class Bench:
         binaries = os.path.join(arguments.build, "bin")
         self.program = os.path.join(binaries, "bench_data_loading")
         self.accel = [arguments.accel or os.path.join(binaries, "accel"), "launch", "--cpu", "--num_processes"]
-        self.torchrun = [os.path.join(arguments.venv, "bin", "torchrun"), "--standalone", "--nproc_per_node"]
+        self.torchrun = [os.path.join(arguments.venv, "bin", "torchrun"), "--standalone",
+                         "--nproc_per_node"]
         self.script, self.pairs, self.rounds = script, arguments.pairs, str(arguments.rounds)
         self.missed = 0
 
@@ -112,7 +115,8 @@ class Bench:
         return self.run(self.accel + [str(ranks), self.program, *words, "--rounds", self.rounds], ranks)
 
     def theirs(self, ranks, what, batch_size, workers=0):
-        return self.run(self.torchrun + [str(ranks), self.script, what, str(batch_size), str(workers), self.rounds], ranks)
+        words = [what, str(batch_size), str(workers), self.rounds]
+        return self.run(self.torchrun + [str(ranks), self.script, *words], ranks)
 
     def run(self, command, ranks):
         """Figures of all ranks by name; each must have printed each."""
@@ -167,12 +171,15 @@ class Bench:
         for workers in (0, 2):
             pairs = [(self.ours(1, "workers", "--num_workers", str(workers)), self.theirs(1, "workers", 64, workers))
                      for _ in range(self.pairs)]
-            rates = [statistics.median(pair[i]["items_per_s"][0] for pair in pairs) for i in (0, 1)]
-            firsts = [statistics.median(pair[i]["first_us"][0] for pair in pairs) for i in (0, 1)]
+
+            def both(name):
+                return [statistics.median(pair[i][name][0] for pair in pairs) for i in (0, 1)]
+
+            rates, firsts, cpu = both("items_per_s"), both("first_us"), both("cpu_us_per_item")
             ratio = statistics.median(a["items_per_s"][0] / b["items_per_s"][0] for a, b in pairs)
             print(f"transform of 50 us, {workers} workers: ours {rates[0]:.0f} items/s, DataLoader {rates[1]:.0f}, ratio "
-                  f"{ratio:.2f}; first batch {firsts[0]:.0f} us, DataLoader {firsts[1]:.0f} us; load "
-                  f"{os.getloadavg()[0]:.1f}", flush=True)
+                  f"{ratio:.2f}; CPU time an item {cpu[0]:.0f} us, DataLoader {cpu[1]:.0f} us; first batch "
+                  f"{firsts[0]:.0f} us, DataLoader {firsts[1]:.0f} us; load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def main():
