@@ -134,7 +134,7 @@ class Bench:
     def verdict(self, text, value, limit):
         self.missed += value > limit
         print(f"{text}: {value:.3f} (limit {limit}) {'ok' if value <= limit else 'MISSED'}; "
-              f"load {os.getloadavg()[0]:.1f}", flush=True)
+              f"load {os.getloadavg()[0]:.1f}")
 
     def fetch(self):
         for batch_size in (64, 256):
@@ -179,7 +179,7 @@ class Bench:
             ratio = statistics.median(a["items_per_s"][0] / b["items_per_s"][0] for a, b in pairs)
             print(f"transform of 50 us, {workers} workers: ours {rates[0]:.0f} items/s, DataLoader {rates[1]:.0f}, ratio "
                   f"{ratio:.2f}; CPU time an item {cpu[0]:.0f} us, DataLoader {cpu[1]:.0f} us; first batch "
-                  f"{firsts[0]:.0f} us, DataLoader {firsts[1]:.0f} us; load {os.getloadavg()[0]:.1f}", flush=True)
+                  f"{firsts[0]:.0f} us, DataLoader {firsts[1]:.0f} us; load {os.getloadavg()[0]:.1f}")
 
 
 def main():
@@ -191,6 +191,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["fetch", "memory", "workers"])
     arguments = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)
     with tempfile.TemporaryDirectory() as folder:
         script = os.path.join(folder, "loaders.py")
         with open(script, "w") as file:
