@@ -106,7 +106,9 @@ std::shared_ptr<detail::LoaderCore> Accelerator::make_loader_core(std::optional<
   configuration.device_placement = configuration.device_placement && impl_->options.device_placement;
   auto core = std::make_shared<detail::LoaderCore>(context(), dataset_size, options, configuration,
                                                    impl_->active_loaders);
-  if (core->batch_size_per_rank() > 0 && !std::exchange(impl_->batch_said, true) && is_main_process()) {
+  // The first loader is the one that trains; others (evaluation) are not told about.
+  const bool first = !std::exchange(impl_->batch_said, true);
+  if (first && core->batch_size_per_rank() > 0 && is_main_process()) {
     const int64_t steps = gradient_accumulation_steps();
     logger().info(concat("batch size: ", core->batch_size_per_rank(), " per rank x ", num_processes(),
                          num_processes() == 1 ? " rank x " : " ranks x ", steps,

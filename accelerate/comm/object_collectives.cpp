@@ -54,8 +54,7 @@ void check_other_dimensions(Communicator& communicator, const at::Tensor& shapes
   for (int64_t rank = 0; rank < shapes.size(0); ++rank) {
     const at::Tensor row = shapes[rank].contiguous();
     const int64_t* sizes = row.const_data_ptr<int64_t>();
-    list += concat(rank > 0 ? "; " : "", "rank ", rank, ": [",
-                   list_of({sizes, sizes + row.numel()}), "]");
+    list += concat(rank > 0 ? "; " : "", "rank ", rank, ": [", list_of({sizes, sizes + row.numel()}), "]");
   }
   throw CommError({.what = concat("pad_across_processes along dimension ", dim),
                    .expected = "equal sizes in all other dimensions",

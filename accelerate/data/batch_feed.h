@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/comm/serializer.h"
 #include "accelerate/data/dispatch.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/data/prefetcher.h"
-#include "accelerate/comm/serializer.h"
 #include "accelerate/data/stream_reader.h"
 
 // How the batches of one loop come about: numbered samples or a stream, fetched by this rank or dealt out by

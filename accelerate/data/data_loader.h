@@ -38,6 +38,8 @@ struct DataLoaderOptions {
   /// What the data set gives is this rank's part already (a source that reads its own files, a sampler of
   /// your own): do not share it out again.
   bool already_sharded = false;
+  /// DataLoaderConfiguration::even_batches for this loader; default: as configured.
+  std::optional<bool> even_batches = std::nullopt;
 };
 
 /// A data set and how to cut it into batches. Give it to Accelerator::prepare(), which makes it a loader of

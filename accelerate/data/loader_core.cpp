@@ -83,7 +83,7 @@ LoaderCore::LoaderCore(const ProcessContext& context, std::optional<int64_t> dat
             .world_size = world_size,
             .rank = rank,
             .split_batches = configuration.split_batches,
-            .even_batches = configuration.even_batches,
+            .even_batches = options.even_batches.value_or(configuration.even_batches),
             .drop_last = options.drop_last,
             .dispatch = configuration.dispatch_batches.value_or(is_stream_) && world_size > 1};
   if (shard_.dispatch && dataset_size) dataset_size = from_main_process(context, *dataset_size);

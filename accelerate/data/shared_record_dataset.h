@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/comm/serializer.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
-#include "accelerate/comm/serializer.h"
 #include "accelerate/data/shared_memory_dataset.h"
 
 namespace accelerate {

@@ -3,8 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "accelerate/core/read_only_memory.h"
 #include "accelerate/comm/serializer.h"
+#include "accelerate/core/read_only_memory.h"
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
