@@ -1,12 +1,19 @@
 #include "accelerate/optim/prepared_optimizer.h"
 
+#include <c10/core/GradMode.h>
+
+#include "accelerate/optim/fused_step.h"
 #include "accelerate/optim/graph.h"
 
 namespace accelerate::detail {
 
 void OptimizerCore::step() {
   if (!accumulation_->sync_gradients()) return;
-  optimizer_->step();
+  if (fused_) {
+    fused_step(*optimizer_);
+  } else {
+    optimizer_->step();
+  }
   backward_window_ = -1;
 }
 
@@ -38,14 +45,17 @@ void OptimizerCore::zero_grad(bool set_to_none) {
       accumulation_->sync_gradients() && backward_micro_batch_ == accumulation_->micro_batch();
   if (window_is_open && !after_last_backward) return;
   backward_window_ = -1;
-  // Optimizer::zero_grad() detaches gradients and so refuses those that are views of DDP's buckets.
+  const c10::AutoGradMode no_grad(false);
+  // Optimizer::zero_grad() calls detach_() on gradients and so refuses those that are views of DDP's buckets.
   for (const auto& group : optimizer_->param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined()) continue;
       if (set_to_none) {
-        parameter.mutable_grad().reset();
+        gradient.reset();
       } else {
-        parameter.grad().zero_();
+        if (gradient.requires_grad()) gradient = gradient.detach();  // of a backward with create_graph
+        gradient.zero_();
       }
     }
   }

@@ -17,9 +17,10 @@ namespace detail {
 class OptimizerCore {
  public:
   /// Keeps the optimizer alive where it was given by value; a variable of the user's is only referred to.
+  /// `fused`: step by fused kernels where they apply, see Note [Fused steps].
   OptimizerCore(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                std::shared_ptr<const Accumulation> accumulation)
-      : optimizer_(std::move(optimizer)), accumulation_(std::move(accumulation)) {}
+                std::shared_ptr<const Accumulation> accumulation, bool fused = true)
+      : optimizer_(std::move(optimizer)), accumulation_(std::move(accumulation)), fused_(fused) {}
 
   void step();
   void zero_grad(bool set_to_none);
@@ -35,6 +36,7 @@ class OptimizerCore {
  private:
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<const Accumulation> accumulation_;
+  bool fused_;
   int64_t backward_window_ = -1;       // window of the last backward whose gradients have not been used
   int64_t backward_micro_batch_ = -1;  // its micro-batch
 };
