@@ -142,6 +142,7 @@ std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(
                  "from that model's parameters().",
          .rank = process_index()});
   }
+  if (impl_->options.device_placement && !device().is_cpu()) move_optimizer_state(*optimizer, device());
   auto core = std::make_shared<detail::OptimizerCore>(std::move(optimizer), impl_->accumulation,
                                                       impl_->options.fused_optimizer);
   impl_->optimizers.push_back(core);
@@ -243,9 +244,10 @@ void Accelerator::require_finite_gradients(const std::vector<at::Tensor>& parame
       if (entry.value().is_same(parameter)) name = concat("'", entry.key(), "'");
     }
   }
-  throw Error({.what = concat("the norm of the gradients is not finite; the first parameter at fault is ", name),
-               .hint = "Look at this step's loss and inputs; a smaller learning rate or a warm-up often helps.",
-               .rank = process_index()});
+  throw Error(
+      {.what = concat("the norm of the gradients is not finite; the first parameter at fault is ", name),
+       .hint = "Look at this step's loss and inputs; a smaller learning rate or a warm-up often helps.",
+       .rank = process_index()});
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

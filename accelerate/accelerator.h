@@ -191,9 +191,9 @@ class Accelerator {
   /// Scales all gradients of the prepared model so that their total norm is at most `max_norm`; returns the
   /// norm before as a 0-d tensor. Does nothing and returns 0 on micro-batches that do not end a window.
   /// `norm_type` is p > 0 of the p-norm, or infinity. Collective where parameters are sharded.
-  /// @throws ConfigError for a norm that can't be; with `error_if_nonfinite`, which costs a second look at the
-  /// gradients and a wait for the device, Error on all ranks when the norm is not finite: it names the first
-  /// parameter at fault, and the gradients are as they were.
+  /// @throws ConfigError for a norm that can't be; with `error_if_nonfinite`, which costs a second look at
+  /// the gradients and a wait for the device, Error on all ranks when the norm is not finite: it names the
+  /// first parameter at fault, and the gradients are as they were.
   template <class M>
   at::Tensor clip_grad_norm_(const PreparedModel<M>& model, double max_norm, double norm_type = 2.0,
                              bool error_if_nonfinite = false) {

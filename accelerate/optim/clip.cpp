@@ -56,7 +56,8 @@ at::Tensor total_norm(const std::vector<GradientGroup>& groups, double norm_type
 
 void check(double max_norm, double norm_type) {
   if (!(max_norm >= 0)) {
-    throw ConfigError({.what = "clip_grad_norm_: max_norm", .expected = "0 or more", .got = concat(max_norm)});
+    throw ConfigError(
+        {.what = "clip_grad_norm_: max_norm", .expected = "0 or more", .got = concat(max_norm)});
   }
   if (!(norm_type > 0)) {
     throw ConfigError({.what = "clip_grad_norm_: norm_type",

@@ -9,9 +9,9 @@
 namespace accelerate {
 
 /// Scales the gradients of `parameters` in place so that the norm of all of them taken together is at most
-/// `max_norm`, and returns the norm before as a 0-d tensor on the device of the first gradient; 0 if there are
-/// none. `norm_type` is p > 0 of the p-norm; infinity is the largest absolute value. The factor is
-/// min(1, max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_, whose results it equals; sparse
+/// `max_norm`, and returns the norm before as a 0-d tensor on the device of the first gradient; 0 if there
+/// are none. `norm_type` is p > 0 of the p-norm; infinity is the largest absolute value. The factor is min(1,
+/// max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_, whose results it equals; sparse
 /// gradients, which that refuses, count as the tensors that they stand for. Parameters may be on several
 /// devices. Never waits for a device. Local.
 /// @throws ConfigError for a `max_norm` below 0 or a `norm_type` that is not above 0.

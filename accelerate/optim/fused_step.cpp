@@ -57,7 +57,7 @@ class Batches {
   void add(const at::Tensor& parameter, Slot slot) {
     const auto fits = [&](const Batch& batch) {
       return batch.device == parameter.device() && batch.dtype == parameter.scalar_type() &&
-          batch.is_first == slot.is_first;
+             batch.is_first == slot.is_first;
     };
     auto found = std::find_if(batches_.begin(), batches_.end(), fits);
     if (found == batches_.end()) {
@@ -104,9 +104,9 @@ class KernelLookup {
 
 // `other` (a gradient or a part of the state) can be walked along with `parameter`, element by element.
 bool alike(const at::Tensor& parameter, const at::Tensor& other) {
-  return other.defined() && other.layout() == at::kStrided && other.scalar_type() == parameter.scalar_type() &&
-      other.device() == parameter.device() && other.sizes() == parameter.sizes() &&
-      other.strides() == parameter.strides();
+  return other.defined() && other.layout() == at::kStrided &&
+         other.scalar_type() == parameter.scalar_type() && other.device() == parameter.device() &&
+         other.sizes() == parameter.sizes() && other.strides() == parameter.strides();
 }
 
 template <class State>
@@ -123,8 +123,8 @@ State* add_state(Optimizer& optimizer, const at::Tensor& parameter) {
 }
 
 // The rules of the four optimizers: slot() makes the state of a parameter that has none yet, as LibTorch's
-// step() does, and counts the step; nullopt if the kernel can't work on the state that is there. step() is the
-// kernel.
+// step() does, and counts the step; nullopt if the kernel can't work on the state that is there. step() is
+// the kernel.
 
 template <class OptionsType, class State>
 struct AdamRule {

@@ -83,18 +83,20 @@ Factor linear(const Request& request) {
 
 Factor cosine_schedule(const Request& request) {
   const double cycles = request.options.num_cycles.value_or(0.5);
-  return after_warmup(request.warmup, [=, warmup = request.warmup, training = request.training](int64_t step) {
-    return std::max(0.0, cosine(cycles, progress(step, warmup, training)));
-  });
+  return after_warmup(request.warmup,
+                      [=, warmup = request.warmup, training = request.training](int64_t step) {
+                        return std::max(0.0, cosine(cycles, progress(step, warmup, training)));
+                      });
 }
 
 Factor cosine_with_restarts(const Request& request) {
   const double cycles = request.options.num_cycles.value_or(1);
-  return after_warmup(request.warmup, [=, warmup = request.warmup, training = request.training](int64_t step) {
-    const double done = progress(step, warmup, training);
-    if (done >= 1.0) return 0.0;
-    return std::max(0.0, 0.5 * (1.0 + std::cos(kPi * std::fmod(cycles * done, 1.0))));
-  });
+  return after_warmup(request.warmup,
+                      [=, warmup = request.warmup, training = request.training](int64_t step) {
+                        const double done = progress(step, warmup, training);
+                        if (done >= 1.0) return 0.0;
+                        return std::max(0.0, 0.5 * (1.0 + std::cos(kPi * std::fmod(cycles * done, 1.0))));
+                      });
 }
 
 Factor polynomial(const Request& request) {
@@ -111,11 +113,12 @@ Factor polynomial(const Request& request) {
                        .expected = concat("more than num_warmup_steps ", request.warmup),
                        .got = concat(request.training)});
   }
-  return after_warmup(request.warmup, [=, warmup = request.warmup, training = request.training](int64_t step) {
-    if (step > training) return end / start;
-    const double left = 1 - progress(step, warmup, training);
-    return ((start - end) * std::pow(left, power) + end) / start;
-  });
+  return after_warmup(request.warmup,
+                      [=, warmup = request.warmup, training = request.training](int64_t step) {
+                        if (step > training) return end / start;
+                        const double left = 1 - progress(step, warmup, training);
+                        return ((start - end) * std::pow(left, power) + end) / start;
+                      });
 }
 
 Factor inverse_sqrt(const Request& request) {
@@ -139,9 +142,10 @@ double lowest_factor(const Request& request) {
 Factor cosine_with_min_lr(const Request& request) {
   const double cycles = request.options.num_cycles.value_or(0.5);
   const double lowest = lowest_factor(request);
-  return after_warmup(request.warmup, [=, warmup = request.warmup, training = request.training](int64_t step) {
-    return std::max(0.0, cosine(cycles, progress(step, warmup, training)) * (1 - lowest) + lowest);
-  });
+  return after_warmup(
+      request.warmup, [=, warmup = request.warmup, training = request.training](int64_t step) {
+        return std::max(0.0, cosine(cycles, progress(step, warmup, training)) * (1 - lowest) + lowest);
+      });
 }
 
 // Its warm-up begins above 0 and, like its decay, is one step ahead of the other schedules'.
@@ -151,8 +155,7 @@ Factor cosine_warmup_with_min_lr(const Request& request) {
   const std::optional<double> first = request.options.warmup_lr_rate;
   return [=, warmup = request.warmup, training = request.training](int64_t step) {
     if (step < warmup) {
-      return first.has_value() ? *first + (1.0 - *first) * ratio(step, warmup - 1)
-                               : ratio(step + 1, warmup);
+      return first.has_value() ? *first + (1.0 - *first) * ratio(step, warmup - 1) : ratio(step + 1, warmup);
     }
     return std::max(0.0, cosine(cycles, progress(step + 1, warmup, training)) * (1 - lowest) + lowest);
   };
@@ -191,9 +194,10 @@ Factor warmup_stable_decay(const Request& request) {
   const SchedulerOptions& options = request.options;
   if (!options.num_decay_steps.has_value() ||
       (request.training == 0 && !options.num_stable_steps.has_value())) {
-    throw ConfigError({.what = "get_scheduler: 'warmup_stable_decay'",
-                       .expected = "num_decay_steps, and num_training_steps or num_stable_steps",
-                       .got = options.num_decay_steps.has_value() ? "num_decay_steps only" : "no num_decay_steps"});
+    throw ConfigError(
+        {.what = "get_scheduler: 'warmup_stable_decay'",
+         .expected = "num_decay_steps, and num_training_steps or num_stable_steps",
+         .got = options.num_decay_steps.has_value() ? "num_decay_steps only" : "no num_decay_steps"});
   }
   const int64_t warmup = request.warmup;
   const int64_t decay = *options.num_decay_steps;
@@ -228,7 +232,8 @@ constexpr Schedule kSchedules[] = {
     {"constant", constant, false, false, " num_training_steps "},
     {"constant_with_warmup", constant_with_warmup, true, false, " num_training_steps "},
     {"inverse_sqrt", inverse_sqrt, true, false, " num_training_steps timescale "},
-    {"cosine_with_min_lr", cosine_with_min_lr, true, true, " num_training_steps num_cycles min_lr min_lr_rate "},
+    {"cosine_with_min_lr", cosine_with_min_lr, true, true,
+     " num_training_steps num_cycles min_lr min_lr_rate "},
     {"cosine_warmup_with_min_lr", cosine_warmup_with_min_lr, true, true,
      " num_training_steps num_cycles min_lr min_lr_rate warmup_lr_rate "},
     {"warmup_stable_decay", warmup_stable_decay, true, false,
@@ -296,8 +301,9 @@ const Schedule& find_schedule(std::string_view name) {
                                   [&](const Schedule& schedule) { return schedule.name == name; });
   if (found != std::end(kSchedules)) return *found;
   if (name == "reduce_lr_on_plateau") {
-    throw ConfigError({.what = "get_scheduler: 'reduce_lr_on_plateau' steps with a metric and is a type of its own",
-                       .hint = "Give a torch::optim::ReduceLROnPlateauScheduler to prepare()."});
+    throw ConfigError(
+        {.what = "get_scheduler: 'reduce_lr_on_plateau' steps with a metric and is a type of its own",
+         .hint = "Give a torch::optim::ReduceLROnPlateauScheduler to prepare()."});
   }
   const std::vector<std::string> names = scheduler_names();
   const std::optional<std::string> near = nearest_name(name, names);

@@ -13,13 +13,13 @@ namespace accelerate {
 
 /// Where a learning-rate schedule stands, for checkpoints.
 struct LrScheduleState {
-  int64_t step = 0;               ///< calls of step() so far
+  int64_t step = 0;                ///< calls of step() so far
   std::vector<double> base_rates;  ///< what the factor multiplies, one a parameter group
 };
 
 /// torch.optim.lr_scheduler.LambdaLR: the rate of every parameter group is the one that it had when the
-/// schedule was made, times factor(step). As in Python, and unlike LibTorch's StepLR, factor(0) is in force at
-/// once and factor(k) after k calls of step(). The optimizer must outlive the schedule.
+/// schedule was made, times factor(step). As in Python, and unlike LibTorch's StepLR, factor(0) is in force
+/// at once and factor(k) after k calls of step(). The optimizer must outlive the schedule.
 class LambdaLR final : public torch::optim::LRScheduler {
  public:
   LambdaLR(torch::optim::Optimizer& optimizer, std::function<double(int64_t step)> factor);
@@ -66,8 +66,8 @@ struct SchedulerOptions {
   /// cosine_warmup_with_min_lr: part of the optimizer's rate at which the warm-up begins. Default:
   /// 1 / num_warmup_steps.
   std::optional<double> warmup_lr_rate = std::nullopt;
-  /// warmup_stable_decay: steps of the decay (needed), and of the stable part before it (default: what is left
-  /// of num_training_steps).
+  /// warmup_stable_decay: steps of the decay (needed), and of the stable part before it (default: what is
+  /// left of num_training_steps).
   std::optional<int64_t> num_decay_steps = std::nullopt;
   std::optional<int64_t> num_stable_steps = std::nullopt;
   /// warmup_stable_decay: the shapes, linear and cosine by default, and the lowest rate as a part of the
@@ -83,8 +83,8 @@ struct SchedulerOptions {
 /// Steps are optimizer steps. Give the result and the optimizer to Accelerator::prepare(). Sets the
 /// optimizer's rates to those of step 0; the optimizer must outlive the result.
 /// @throws ConfigError for a name that is not known (it says the nearest), an option that is missing, out of
-/// range, or not one of this schedule's. "reduce_lr_on_plateau" steps with a metric and is therefore a type of
-/// its own, torch::optim::ReduceLROnPlateauScheduler, which prepare() takes too.
+/// range, or not one of this schedule's. "reduce_lr_on_plateau" steps with a metric and is therefore a type
+/// of its own, torch::optim::ReduceLROnPlateauScheduler, which prepare() takes too.
 LambdaLR get_scheduler(std::string_view name, torch::optim::Optimizer& optimizer,
                        const SchedulerOptions& options = {});
 

@@ -66,8 +66,10 @@ TEST_CASE("sparse gradients count as the tensors that they stand for") {
   const auto sparse = torch::sparse_coo_tensor(indices, values, {5, 2});
   for (const double p : {1.0, 2.0, kInfinity}) {
     const std::vector<at::Tensor> ours = {parameter_with(sparse), parameter_with(torch::ones({3}))};
-    const std::vector<at::Tensor> dense = {parameter_with(sparse.to_dense()), parameter_with(torch::ones({3}))};
-    CHECK(clip_grad_norm_(ours, 1.5, p).item<double>() == Approx(clip_grad_norm_(dense, 1.5, p).item<double>()));
+    const std::vector<at::Tensor> dense = {parameter_with(sparse.to_dense()),
+                                           parameter_with(torch::ones({3}))};
+    CHECK(clip_grad_norm_(ours, 1.5, p).item<double>() ==
+          Approx(clip_grad_norm_(dense, 1.5, p).item<double>()));
     CHECK(ours[0].grad().is_sparse());
     CHECK(ours[0].grad().to_dense().allclose(dense[0].grad()));
     CHECK(ours[1].grad().allclose(dense[1].grad()));
@@ -93,7 +95,8 @@ TEST_CASE("a norm that is not finite names the first parameter at fault and leav
   torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::Linear(3, 1));
   auto model = accelerator.prepare(net);
   for (const double bad : {std::nan(""), kInfinity}) {
-    for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+    for (const at::Tensor& parameter : net->parameters())
+      parameter.mutable_grad() = torch::ones_like(parameter);
     CHECK(accelerator.clip_grad_norm_(model, 100.0, 2.0, /*error_if_nonfinite=*/true).item<double>() ==
           Approx(std::sqrt(13.0)));
     net->parameters()[2].grad()[0][1] = bad;
@@ -105,7 +108,8 @@ TEST_CASE("a norm that is not finite names the first parameter at fault and leav
     CHECK_FALSE(std::isfinite(accelerator.clip_grad_norm_(model, 1.0).item<double>()));  // torch's default
   }
   // Each norm is finite, their total is not.
-  std::vector<at::Tensor> large = {parameter_with(torch::full({1}, 3e38F)), parameter_with(torch::full({1}, 3e38F))};
+  std::vector<at::Tensor> large = {parameter_with(torch::full({1}, 3e38F)),
+                                   parameter_with(torch::full({1}, 3e38F))};
   CHECK(first_nonfinite_gradient(large, 1.0) == 1);
   CHECK(first_nonfinite_gradient(large, kInfinity) == std::nullopt);
 }

@@ -1,5 +1,5 @@
-// Prepared optimizers step as Python's fused ones and as LibTorch's own. tests/parity/optimizer_steps.json was
-// written by optimizer_steps_gen.py beside it.
+// Prepared optimizers step as Python's fused ones and as LibTorch's own. tests/parity/optimizer_steps.json
+// was written by optimizer_steps_gen.py beside it.
 #include "accelerate/optim/fused_step.h"
 
 #include <sstream>
@@ -34,8 +34,7 @@ OptimizerPtr make_optimizer(const Json& one, const std::vector<at::Tensor>& weig
     second.lr(second_rate);
     ParamGroups groups;
     groups.emplace_back(std::vector<at::Tensor>(weights.begin(), weights.end() - 1));
-    groups.emplace_back(std::vector<at::Tensor>{weights.back()},
-                        std::make_unique<decltype(options)>(second));
+    groups.emplace_back(std::vector<at::Tensor>{weights.back()}, std::make_unique<decltype(options)>(second));
     return std::make_shared<O>(groups, options);
   };
   using namespace torch::optim;
@@ -63,7 +62,9 @@ at::Tensor state_of(const std::string& kind, torch::optim::Optimizer& optimizer,
   const auto found = optimizer.state().find(weight.unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return {};
   const auto moments = [&](const auto& state) {
-    return name == "exp_avg" ? state.exp_avg() : name == "exp_avg_sq" ? state.exp_avg_sq() : state.max_exp_avg_sq();
+    return name == "exp_avg"      ? state.exp_avg()
+           : name == "exp_avg_sq" ? state.exp_avg_sq()
+                                  : state.max_exp_avg_sq();
   };
   if (kind == "Adam") return moments(static_cast<AdamParamState&>(*found->second));
   if (kind == "AdamW") return moments(static_cast<AdamWParamState&>(*found->second));
@@ -72,7 +73,8 @@ at::Tensor state_of(const std::string& kind, torch::optim::Optimizer& optimizer,
 }
 
 int64_t step_count(torch::optim::Optimizer& optimizer, const at::Tensor& weight) {
-  return static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(weight.unsafeGetTensorImpl())).step();
+  return static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(weight.unsafeGetTensorImpl()))
+      .step();
 }
 
 // What is left of a run: the sums of the weights after every tenth step, the weights, the optimizer.
@@ -86,7 +88,9 @@ struct Run {
 Run run(const Json& file, const Json& one, bool fused) {
   const auto dtype = dtype_named(one.at("dtype"));
   auto generator = at::make_generator<at::CPUGeneratorImpl>(file.at("seed").get<uint64_t>());
-  const auto draw = [&](const std::vector<int64_t>& shape) { return torch::randn(shape, generator).to(dtype); };
+  const auto draw = [&](const std::vector<int64_t>& shape) {
+    return torch::randn(shape, generator).to(dtype);
+  };
   std::vector<at::Tensor> start;
   for (const auto& shape : file.at("shapes")) start.push_back(draw(shape));
   Run out{.net = std::make_shared<Weights>(start), .optimizer = nullptr, .sums = {}};
@@ -201,7 +205,8 @@ class Counted : public O {
 // Ten steps with gradients from `gradient(index, weight)`, by fused_step() and by step(): the results must be
 // equal. Returns how many calls of fused kernels there were.
 template <class Make, class Gradient>
-int64_t fused_calls_in_ten_steps(const std::vector<at::Tensor>& start, const Make& make, const Gradient& gradient) {
+int64_t fused_calls_in_ten_steps(const std::vector<at::Tensor>& start, const Make& make,
+                                 const Gradient& gradient) {
   const auto ours = std::make_shared<Weights>(start);
   const auto theirs = std::make_shared<Weights>(start);
   auto our_optimizer = make(ours->all);

@@ -13,13 +13,16 @@ using Json = nlohmann::json;
 
 template <class T>
 std::optional<T> maybe(const Json& json, const char* name) {
-  return json.contains(name) && !json.at(name).is_null() ? std::optional<T>(json.at(name).get<T>()) : std::nullopt;
+  return json.contains(name) && !json.at(name).is_null() ? std::optional<T>(json.at(name).get<T>())
+                                                         : std::nullopt;
 }
 
 std::optional<RampShape> maybe_shape(const Json& json, const char* name) {
   const auto text = maybe<std::string>(json, name);
   if (!text.has_value()) return std::nullopt;
-  return *text == "linear" ? RampShape::kLinear : *text == "cosine" ? RampShape::kCosine : RampShape::kOneMinusSqrt;
+  return *text == "linear"   ? RampShape::kLinear
+         : *text == "cosine" ? RampShape::kCosine
+                             : RampShape::kOneMinusSqrt;
 }
 
 SchedulerOptions options_of(const Json& one) {
@@ -142,9 +145,11 @@ TEST_CASE("names and options that can't be are errors that say what to write") {
   CHECK_THAT(error("cosine-with-restart", {}), ContainsSubstring("Did you mean 'cosine_with_restarts'?"));
   CHECK_THAT(error("banana", {}), ContainsSubstring("expected one of linear, cosine, "));
   CHECK_THAT(error("reduce_lr_on_plateau", {}), ContainsSubstring("ReduceLROnPlateauScheduler"));
-  CHECK_THAT(error("linear", {.num_warmup_steps = 3}), ContainsSubstring("'linear' needs num_training_steps"));
-  CHECK_THAT(error("linear", {.num_training_steps = 9, .power = 2}),
-             ContainsSubstring("'linear' has no option power. Its options: num_warmup_steps num_training_steps."));
+  CHECK_THAT(error("linear", {.num_warmup_steps = 3}),
+             ContainsSubstring("'linear' needs num_training_steps"));
+  CHECK_THAT(
+      error("linear", {.num_training_steps = 9, .power = 2}),
+      ContainsSubstring("'linear' has no option power. Its options: num_warmup_steps num_training_steps."));
   CHECK_THAT(error("linear", {.num_warmup_steps = -1, .num_training_steps = 9}),
              ContainsSubstring("num_warmup_steps: expected 0 or more, got -1"));
   CHECK_THAT(error("cosine", {.num_training_steps = 0}), ContainsSubstring("num_training_steps: expected 1"));
@@ -155,7 +160,8 @@ TEST_CASE("names and options that can't be are errors that say what to write") {
   CHECK_THAT(error("cosine_with_min_lr", {.num_training_steps = 9}), ContainsSubstring("got neither"));
   CHECK_THAT(error("cosine_with_min_lr", {.num_training_steps = 9, .min_lr = 0.1, .min_lr_rate = 0.1}),
              ContainsSubstring("got both"));
-  CHECK_THAT(error("warmup_stable_decay", {.num_training_steps = 9}), ContainsSubstring("no num_decay_steps"));
+  CHECK_THAT(error("warmup_stable_decay", {.num_training_steps = 9}),
+             ContainsSubstring("no num_decay_steps"));
   CHECK_THAT(error("warmup_stable_decay", {.num_decay_steps = 9}), ContainsSubstring("num_decay_steps only"));
   CHECK(rate_of(sgd, 0) == 0.5);  // a refused schedule leaves the rates alone
 }

@@ -24,7 +24,8 @@ inline AcceleratorOptions alone(int64_t accumulation_steps = 1) {
 
 /// What a script in tests/parity/ wrote.
 inline nlohmann::json golden(const std::string& name) {
-  return nlohmann::json::parse(std::ifstream(std::string(ACCELERATE_TEST_SOURCE_DIR) + "/tests/parity/" + name));
+  return nlohmann::json::parse(
+      std::ifstream(std::string(ACCELERATE_TEST_SOURCE_DIR) + "/tests/parity/" + name));
 }
 
 inline at::Tensor doubles(const nlohmann::json& numbers) {
