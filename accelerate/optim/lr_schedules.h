@@ -67,7 +67,7 @@ struct SchedulerOptions {
   /// 1 / num_warmup_steps.
   std::optional<double> warmup_lr_rate = std::nullopt;
   /// warmup_stable_decay: steps of the decay (needed), and of the stable part before it (default: what is
-  /// left of num_training_steps).
+  /// left of num_training_steps, which has no say where this is set).
   std::optional<int64_t> num_decay_steps = std::nullopt;
   std::optional<int64_t> num_stable_steps = std::nullopt;
   /// warmup_stable_decay: the shapes, linear and cosine by default, and the lowest rate as a part of the

@@ -208,7 +208,7 @@ TEST_CASE("optimizers that evaluate the loss themselves, and graphs that are kep
   torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(1.0));
   auto [model, optimizer] = accelerator.prepare(net, lbfgs);
   const auto x = torch::ones({1, 1});
-  optimizer.step([&] {
+  optimizer.step([&, &model = model] {
     model.zero_grad();
     const auto loss = (model(x) - 3).pow(2).sum();
     accelerator.backward(loss);

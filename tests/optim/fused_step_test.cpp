@@ -289,7 +289,7 @@ TEST_CASE("a derived optimizer and a closure keep the user's own step") {
   torch::optim::SGD plain(net->parameters(), 0.1);
   auto [model, first, second] = accelerator.prepare(net, counted, plain);
   const CallCounter calls("aten::_fused_");
-  const auto closure = [&] {
+  const auto closure = [&, &model = model] {
     const auto loss = model(torch::ones({1, 2})).sum();
     accelerator.backward(loss);
     return loss;
