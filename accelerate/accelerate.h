@@ -11,4 +11,5 @@
 #include "accelerate/data/shared_memory_dataset.h"
 #include "accelerate/data/shared_record_dataset.h"
 #include "accelerate/data/sources/sources.h"
+#include "accelerate/optim/lr_schedules.h"
 #include "accelerate/seed.h"

@@ -165,8 +165,10 @@ std::shared_ptr<detail::OptimizerCore> Accelerator::make_optimizer_core(
                  "from that model's parameters().",
          .rank = process_index()});
   }
-  auto core =
-      std::make_shared<detail::OptimizerCore>(std::move(optimizer), impl_->accumulation, impl_->scaler);
+  if (impl_->options.device_placement && !device().is_cpu()) move_optimizer_state(*optimizer, device());
+  auto core = std::make_shared<detail::OptimizerCore>(
+      std::move(optimizer), impl_->accumulation,
+      detail::OptimizerRules{.fused = impl_->options.fused_optimizer, .scaler = impl_->scaler});
   impl_->optimizers.push_back(core);
   return core;
 }
@@ -284,10 +286,33 @@ std::string Accelerator::name_of(const at::Tensor& parameter) const {
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
-                                        double norm_type) {
+                                        double norm_type, bool error_if_nonfinite) {
   if (!sync_gradients()) return at::zeros({});
   unscale_gradients();
+  if (error_if_nonfinite) require_finite_gradients(parameters, norm_type);
   return impl_->strategy->clip_grad_norm(parameters, max_norm, norm_type);
+}
+
+void Accelerator::require_finite_gradients(const std::vector<at::Tensor>& parameters, double norm_type) {
+  const auto count = static_cast<int64_t>(parameters.size());
+  int64_t bad = first_nonfinite_gradient(parameters, norm_type).value_or(count);
+  if (impl_->strategy->capabilities().shards_parameters) {  // the fault may be in another rank's part
+    at::Tensor first = at::full({1}, bad, at::TensorOptions(at::kLong).device(device()));
+    communicator().all_reduce(first, ReduceOp::kMin);
+    bad = first.item<int64_t>();
+  }
+  if (bad == count) return;
+  const at::Tensor& parameter = parameters[static_cast<size_t>(bad)];
+  std::string name = concat("number ", bad);
+  for (const auto& model : impl_->models) {
+    for (const auto& entry : model->module->named_parameters()) {
+      if (entry.value().is_same(parameter)) name = concat("'", entry.key(), "'");
+    }
+  }
+  throw Error(
+      {.what = concat("the norm of the gradients is not finite; the first parameter at fault is ", name),
+       .hint = "Look at this step's loss and inputs; a smaller learning rate or a warm-up often helps.",
+       .rank = process_index()});
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -50,6 +50,9 @@ struct AcceleratorOptions {
   std::string strategy = "auto";
   /// Options of data parallel training.
   DdpOptions ddp = {};
+  /// SGD, Adam, AdamW and Adagrad step by ATen's fused kernels, in one pass over memory. Results equal those
+  /// of the optimizer's own step() up to rounding, and its state is the same. Off: always its own step().
+  bool fused_optimizer = true;
   /// Move models and batches to this rank's device.
   bool device_placement = true;
   /// The longest that any wait for other ranks takes.
@@ -211,13 +214,22 @@ class Accelerator {
 
   /// Scales all gradients of the prepared model so that their total norm is at most `max_norm`; returns the
   /// norm before as a 0-d tensor. Does nothing and returns 0 on micro-batches that do not end a window.
+  /// `norm_type` is p > 0 of the p-norm, or infinity. Collective where parameters are sharded.
+  /// @throws ConfigError for a norm that can't be; with `error_if_nonfinite`, which costs a second look at
+  /// the gradients and a wait for the device, Error on all ranks when the norm is not finite: it names the
+  /// first parameter at fault, and the gradients are as they were.
   template <class M>
-  at::Tensor clip_grad_norm_(const PreparedModel<M>& model, double max_norm, double norm_type = 2.0) {
-    return clip_grad_norm_(model.parameters(), max_norm, norm_type);
+  at::Tensor clip_grad_norm_(const PreparedModel<M>& model, double max_norm, double norm_type = 2.0,
+                             bool error_if_nonfinite = false) {
+    return clip_grad_norm_(model.parameters(), max_norm, norm_type, error_if_nonfinite);
   }
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
-                             double norm_type = 2.0);
+                             double norm_type = 2.0, bool error_if_nonfinite = false);
   /// Limits every gradient element to [-clip_value, clip_value], on the same micro-batches.
+  template <class M>
+  void clip_grad_value_(const PreparedModel<M>& model, double clip_value) {
+    clip_grad_value_(model.parameters(), clip_value);
+  }
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 
   /// Collective. The ranks' tensors joined along dimension 0 in rank order, for every tensor in `value`;
@@ -403,6 +415,7 @@ class Accelerator {
   at::Tensor gather_tensor_for_metrics(const at::Tensor& tensor);
   at::Tensor reduce_tensor(const at::Tensor& tensor, ReduceOp op);
   at::Tensor broadcast_tensor(const at::Tensor& tensor, int root);
+  void require_finite_gradients(const std::vector<at::Tensor>& parameters, double norm_type);
   void print_line(const std::string& text);
   std::string save_module(torch::nn::Module& module, const std::string& directory);
 

@@ -3,6 +3,7 @@
 #include <torch/serialize.h>
 
 #include <cstring>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -17,9 +18,11 @@ std::string save(const torch::optim::Optimizer& optimizer) {
   return out.str();
 }
 
-void load(torch::optim::Optimizer& optimizer, const at::Tensor& bytes) {
+// Tensors come to `device`, or where nothing is given to the one that they were saved from.
+void load(torch::optim::Optimizer& optimizer, const char* data, size_t size,
+          std::optional<at::Device> device = std::nullopt) {
   torch::serialize::InputArchive archive;
-  archive.load_from(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
+  archive.load_from(data, size, device);
   optimizer.load(archive);
 }
 
@@ -33,7 +36,13 @@ void broadcast_optimizer_state(Communicator& communicator, torch::optim::Optimiz
   at::Tensor bytes = at::empty({size.item<int64_t>()}, at::TensorOptions(at::kByte));
   if (is_root) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
   communicator.broadcast(bytes, root);
-  if (!is_root) load(optimizer, bytes);
+  if (!is_root) load(optimizer, static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
+}
+
+void move_optimizer_state(torch::optim::Optimizer& optimizer, at::Device device) {
+  if (optimizer.state().empty()) return;
+  const std::string text = save(optimizer);
+  load(optimizer, text.data(), text.size(), device);
 }
 
 }  // namespace accelerate

@@ -11,4 +11,8 @@ namespace accelerate {
 /// @throws CommError when a rank is gone.
 void broadcast_optimizer_state(Communicator& communicator, torch::optim::Optimizer& optimizer, int root);
 
+/// Local. Moves the state that an optimizer has before its first prepared step (Adagrad's sums, moments that
+/// were loaded) to `device`, where its parameters are.
+void move_optimizer_state(torch::optim::Optimizer& optimizer, at::Device device);
+
 }  // namespace accelerate

@@ -1,15 +1,24 @@
 #include "accelerate/optim/prepared_optimizer.h"
 
+#include <c10/core/GradMode.h>
+
 #include "accelerate/core/error.h"
+#include "accelerate/optim/fused_step.h"
 #include "accelerate/optim/graph.h"
 
 namespace accelerate::detail {
 
 void OptimizerCore::step() {
   if (!accumulation_->sync_gradients()) return;
-  const auto own_step = [&] { optimizer_->step(); };
-  if (scaler_) {
-    step_was_skipped_ = !scaler_->step(*optimizer_, own_step);
+  const auto own_step = [&] {
+    if (rules_.fused) {
+      fused_step(*optimizer_);
+    } else {
+      optimizer_->step();
+    }
+  };
+  if (rules_.scaler) {
+    step_was_skipped_ = !rules_.scaler->step(*optimizer_, own_step);
   } else {
     own_step();
   }
@@ -18,7 +27,7 @@ void OptimizerCore::step() {
 
 void OptimizerCore::step(const std::function<at::Tensor()>& closure) {
   if (!accumulation_->sync_gradients()) return;
-  if (scaler_) {
+  if (rules_.scaler) {
     throw ConfigError(
         {.what = "a step with a closure under mixed_precision fp16",
          .hint = "The closure would run backward more than once a step; train in bf16 or float32."});
@@ -36,11 +45,11 @@ bool OptimizerCore::reached_by(const at::Tensor& loss) const {
 }
 
 void OptimizerCore::unscale() {
-  if (scaler_ && backward_window_ == accumulation_->window()) scaler_->unscale_(*optimizer_);
+  if (rules_.scaler && backward_window_ == accumulation_->window()) rules_.scaler->unscale_(*optimizer_);
 }
 
 void OptimizerCore::note_backward() {
-  if (scaler_ && scaler_->is_unscaled(*optimizer_)) {
+  if (rules_.scaler && rules_.scaler->is_unscaled(*optimizer_)) {
     throw ConfigError({.what = "backward() added to gradients that were unscaled already (by clipping)",
                        .hint = "Run every backward of a step first, then clip, then step()."});
   }
@@ -57,15 +66,18 @@ void OptimizerCore::zero_grad(bool set_to_none) {
       accumulation_->sync_gradients() && backward_micro_batch_ == accumulation_->micro_batch();
   if (window_is_open && !after_last_backward) return;
   backward_window_ = -1;
-  if (scaler_) scaler_->reset(*optimizer_);
-  // Optimizer::zero_grad() detaches gradients and so refuses those that are views of DDP's buckets.
+  if (rules_.scaler) rules_.scaler->reset(*optimizer_);
+  const c10::AutoGradMode no_grad(false);
+  // Optimizer::zero_grad() calls detach_() on gradients and so refuses those that are views of DDP's buckets.
   for (const auto& group : optimizer_->param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined()) continue;
       if (set_to_none) {
-        parameter.mutable_grad().reset();
+        gradient.reset();
       } else {
-        parameter.grad().zero_();
+        if (gradient.requires_grad()) gradient = gradient.detach();  // of a backward with create_graph
+        gradient.zero_();
       }
     }
   }

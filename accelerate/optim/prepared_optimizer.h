@@ -14,16 +14,21 @@ namespace accelerate {
 
 namespace detail {
 
+/// How a prepared optimizer steps.
+struct OptimizerRules {
+  /// By fused kernels where they apply, see Note [Fused steps].
+  bool fused = true;
+  /// Null but for float16.
+  std::shared_ptr<GradScaler> scaler = nullptr;
+};
+
 /// What a prepared optimizer is, whatever its type.
 class OptimizerCore {
  public:
   /// Keeps the optimizer alive where it was given by value; a variable of the user's is only referred to.
   OptimizerCore(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                std::shared_ptr<const Accumulation> accumulation,
-                std::shared_ptr<GradScaler> scaler = nullptr)
-      : optimizer_(std::move(optimizer)),
-        accumulation_(std::move(accumulation)),
-        scaler_(std::move(scaler)) {}
+                std::shared_ptr<const Accumulation> accumulation, OptimizerRules rules = {})
+      : optimizer_(std::move(optimizer)), accumulation_(std::move(accumulation)), rules_(std::move(rules)) {}
 
   void step();
   void zero_grad(bool set_to_none);
@@ -43,7 +48,7 @@ class OptimizerCore {
  private:
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<const Accumulation> accumulation_;
-  std::shared_ptr<GradScaler> scaler_;  // null but for float16
+  OptimizerRules rules_;
   bool step_was_skipped_ = false;
   int64_t backward_window_ = -1;       // window of the last backward whose gradients have not been used
   int64_t backward_micro_batch_ = -1;  // its micro-batch

@@ -58,6 +58,13 @@ class PreparedScheduler {
     }
     for (int64_t i = 0; i < rule_.steps; ++i) scheduler_->step(args...);
   }
+  /// Where the schedule stands, for those that can say it (get_scheduler()'s and LambdaLR).
+  auto state() const requires requires(const S& scheduler) { scheduler.state(); }
+  { return scheduler_->state(); }
+  /// Goes on from a state, as the scheduler's own load_state().
+  template <class State>
+  requires requires(S& scheduler, const State& state) { scheduler.load_state(state); }
+  void load_state(const State& state) { scheduler_->load_state(state); }
   /// The user's own scheduler.
   S& unwrap() { return *scheduler_; }
 

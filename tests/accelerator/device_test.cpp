@@ -1,6 +1,7 @@
 // Placement on a device that is not the CPU: the test device of tests/support.
 #include <filesystem>
 
+#include "accelerate/optim/clip.h"
 #include "support/test_device.h"
 #include "support/thread_ranks.h"
 #include "test_support.h"
@@ -56,6 +57,53 @@ TEST_CASE("models and batches move to the rank's device, train there, and are sa
   const TensorDict saved = load_safetensors(accelerator.save_model(model, folder));
   CHECK(saved.at("weight").equal(net->weight.cpu()));
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("state that an optimizer has before prepare() follows the model to its device") {
+  test::register_test_device();
+  const auto run = [](const std::string& device, auto make) {
+    AcceleratorOptions options;
+    options.environment = test::variables({{"ACCELERATE_TORCH_DEVICE", device}});
+    options.topology = Topology{.job_id = "device"};
+    Accelerator accelerator(options);
+    torch::manual_seed(5);
+    torch::nn::Linear net(4, 2);
+    auto given = make(net->parameters());
+    net->forward(torch::ones({1, 4})).sum().backward();
+    given.step();  // on the CPU
+    auto [model, optimizer] = accelerator.prepare(net, given);
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      accelerator.backward(model(torch::ones({1, 4}, accelerator.device())).pow(2).sum());
+      optimizer.step();
+    }
+    return net->weight.detach().cpu();
+  };
+  const auto adagrad = [](const auto& parameters) { return torch::optim::Adagrad(parameters, 0.1); };
+  const auto adam = [](const auto& parameters) { return torch::optim::AdamW(parameters, 0.1); };
+  CHECK(run("testdevice:1", adagrad).allclose(run("cpu", adagrad), 1e-5, 1e-6));
+  CHECK(run("testdevice:1", adam).allclose(run("cpu", adam), 1e-5, 1e-6));
+}
+
+TEST_CASE("gradients on several devices are clipped together") {
+  test::register_test_device();
+  const auto clipped = [](const std::vector<at::Device>& devices) {
+    std::vector<at::Tensor> parameters;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      parameters.push_back(torch::zeros({3}, devices[i]).requires_grad_());
+      parameters.back().mutable_grad() = torch::full({3}, 1.0 + static_cast<double>(i)).to(devices[i]);
+    }
+    const at::Tensor norm = clip_grad_norm_(parameters, 1.0);
+    CHECK(norm.device() == devices[0]);
+    std::vector<at::Tensor> out = {norm.cpu().reshape(1)};
+    for (const at::Tensor& parameter : parameters) out.push_back(parameter.grad().cpu());
+    return torch::cat(out);
+  };
+  const at::Device cpu = at::kCPU;
+  const at::Device first("testdevice:1");
+  const at::Device third("testdevice:3");
+  CHECK(clipped({first, cpu, third}).allclose(clipped({cpu, cpu, cpu})));
+  CHECK(clipped({cpu, third, first}).allclose(clipped({cpu, cpu, cpu})));
 }
 
 TEST_CASE("each local rank gets a device of its own, and placement can be left to the user") {

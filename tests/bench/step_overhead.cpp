@@ -39,6 +39,7 @@ int main() {
   torch::set_num_threads(1);
   accelerate::AcceleratorOptions options;
   options.environment = accelerate::EnvVars();
+  options.fused_optimizer = false;  // both sides take LibTorch's own step: only what is around it differs
   accelerate::Accelerator accelerator(options);
 
   const auto x = torch::randn({kBatch, 64});

@@ -1,21 +1,10 @@
 #include "accelerate/optim/accumulation.h"
 
+#include "optim_test_support.h"
 #include "support/thread_ranks.h"
-#include "test_support.h"
 
 using namespace accelerate;
-
-namespace {
-
-AcceleratorOptions alone(int64_t accumulation_steps) {
-  AcceleratorOptions options;
-  options.environment = EnvVars();
-  options.topology = Topology{.job_id = "alone"};
-  options.gradient_accumulation_steps = accumulation_steps;
-  return options;
-}
-
-}  // namespace
+using accelerate::test::alone;
 
 TEST_CASE("windows end where HF's do, and know their real size") {
   // From HF Accelerate 1.15: 5 batches, 2 steps: 0 1 0 1 1; 6 batches, 4 steps: 0 0 0 1 0 1.
@@ -219,7 +208,7 @@ TEST_CASE("optimizers that evaluate the loss themselves, and graphs that are kep
   torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(1.0));
   auto [model, optimizer] = accelerator.prepare(net, lbfgs);
   const auto x = torch::ones({1, 1});
-  optimizer.step([&] {
+  optimizer.step([&, &model = model] {
     model.zero_grad();
     const auto loss = (model(x) - 3).pow(2).sum();
     accelerator.backward(loss);
