@@ -48,7 +48,7 @@ class C10dCommunicator final : public Communicator {
         timeout_(options.timeout),
         debug_(options.debug) {}
 
-  ~C10dCommunicator() override { report_left(store_, rank(), operations_); }
+  ~C10dCommunicator() override { report_left(store_, rank(), check_points_, operations_); }
 
   int rank() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
@@ -139,6 +139,7 @@ class C10dCommunicator final : public Communicator {
   }
 
   void check_point(const std::string& what) override {
+    ++check_points_;
     if (debug_) run(what.c_str(), at::Tensor(), [] { return c10::intrusive_ptr<c10d::Work>(); });
   }
 
@@ -217,6 +218,7 @@ class C10dCommunicator final : public Communicator {
   std::chrono::milliseconds timeout_;
   bool debug_;
   int64_t operations_ = 0;
+  int64_t check_points_ = 0;  // backward passes that reduce: engines announce them
 };
 
 // Waits until all ranks are here, telling from time to time who is not.

@@ -17,11 +17,17 @@ std::string failure_key(int rank) {
   return concat("accelerate/failure/", rank);
 }
 
+std::string counted(int64_t number, const char* name, const char* plural) {
+  return concat(number, " ", name, number == 1 ? "" : plural);
+}
+
 }  // namespace
 
-void report_left(Store& store, int rank, int64_t operations) noexcept {
+void report_left(Store& store, int rank, int64_t backward_passes, int64_t operations) noexcept {
   try {
-    store.set(left_key(rank), concat("left after ", operations, " collectives"));
+    const std::string passes =
+        backward_passes == 0 ? "" : concat(counted(backward_passes, "backward pass", "es"), " and ");
+    store.set(left_key(rank), concat("left after ", passes, counted(operations, "collective", "s")));
   } catch (const std::exception&) {  // the rank that held the store left first; nobody is there to read it
   }
 }

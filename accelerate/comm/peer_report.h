@@ -13,11 +13,12 @@ namespace accelerate::detail {
 // what the others wrote. A rank that ended normally left its farewell there; a rank that is stuck elsewhere
 // or was killed has written nothing. Nothing is written while all goes well, so a step pays nothing for it.
 
-/// Writes this rank's farewell: it left after `operations` collectives. Never throws.
-void report_left(Store& store, int rank, int64_t operations) noexcept;
+/// Writes this rank's farewell: what it had done when it left. Never throws.
+void report_left(Store& store, int rank, int64_t backward_passes, int64_t operations) noexcept;
 
 /// Writes this rank's failure and says what is known of the others, waiting at most `patience` for their
-/// reports: "rank 1 left after 12 collectives; rank 2 was not heard from (killed, or busy elsewhere)".
+/// reports: "rank 1 left after 5 backward passes and 1 collective; rank 2 was not heard from (killed, or busy
+/// elsewhere)".
 std::string report_failure(Store& store, int rank, int size, const std::string& operation,
                            std::chrono::milliseconds patience) noexcept;
 
