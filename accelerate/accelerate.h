@@ -11,5 +11,7 @@
 #include "accelerate/data/shared_memory_dataset.h"
 #include "accelerate/data/shared_record_dataset.h"
 #include "accelerate/data/sources/sources.h"
+#include "accelerate/memory.h"
+#include "accelerate/optim/local_sgd.h"
 #include "accelerate/optim/lr_schedules.h"
 #include "accelerate/seed.h"

@@ -1,5 +1,6 @@
 #include "accelerate/accelerator.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include "accelerate/config/load.h"
 #include "accelerate/core/error.h"
 #include "accelerate/environment/registry.h"
+#include "accelerate/memory.h"
 #include "accelerate/optim/clip.h"
 #include "accelerate/optim/optimizer_state.h"
 #include "accelerate/precision/loss_watch.h"
@@ -254,6 +256,21 @@ std::unique_ptr<AutocastGuard> Accelerator::autocast() const {
 
 GradScaler* Accelerator::scaler() const {
   return impl_->scaler.get();
+}
+
+void Accelerator::free_memory() {
+  impl_->models.clear();
+  impl_->optimizers.clear();
+  impl_->batch_said = false;
+  empty_device_cache();
+}
+
+void Accelerator::synchronize_rng_states(int root) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  at::Tensor state = at::Tensor::wrap_tensor_impl(generator.unsafeGetGeneratorImpl()->get_state()).clone();
+  communicator().broadcast(state, root);
+  generator.set_state(state);
 }
 
 void Accelerator::set_trigger() {

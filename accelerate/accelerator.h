@@ -171,6 +171,16 @@ class Accelerator {
     join({models.core()...}, body, options);
   }
 
+  /// Local. Forgets all prepared models, optimizers and loaders, and gives memory that torch keeps for reuse
+  /// back to the device. Handles stay usable as long as they live; drop them too to free what they hold. HF's
+  /// name; clear() is the same.
+  void free_memory();
+  void clear() { free_memory(); }
+
+  /// Collective. The ranks' random generators of the CPU become that of rank `root`: for draws that all ranks
+  /// must make alike. Loaders need none of it.
+  void synchronize_rng_states(int root = 0);
+
   /// This rank's part of `inputs` (a vector, a tensor along its first dimension, or a map of these, all of
   /// one length): the first ranks get one more where the length does not divide. With `apply_padding` all
   /// parts are made equally long by repeating the last input, which gather() needs.

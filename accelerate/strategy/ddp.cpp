@@ -78,8 +78,8 @@ class DdpModel final : public ModelStrategy {
 
   void before_backward(const at::Tensor& loss) override {
     if (reducer_ == nullptr) return;
-    if (sync_) communicator_->check_point(kBackward);
-    if (!sync_) {
+    if (reduces()) communicator_->check_point(kBackward);
+    if (!reduces()) {
       reducer_->cancel();
     } else if (!announced_ && uses_model(loss)) {
       tell_training(true);
@@ -93,7 +93,7 @@ class DdpModel final : public ModelStrategy {
   }
 
   void after_backward(const at::Tensor& loss) override {
-    if (reducer_ == nullptr || !sync_ || !announced_) return;
+    if (reducer_ == nullptr || !reduces() || !announced_) return;
     announced_ = false;
     if (reducer_->unfinished()) report_unused(loss);
     guarded("broadcasting buffers", [&] { broadcast_buffers(); });
@@ -109,6 +109,8 @@ class DdpModel final : public ModelStrategy {
     }
     sync_ = on;
   }
+
+  void set_local_training(bool on) override { local_ = on; }
 
   void begin_uneven() override {
     uneven_ = communicator_->size() > 1 && reducer_ != nullptr;
@@ -150,7 +152,8 @@ class DdpModel final : public ModelStrategy {
   }
 
  private:
-  bool will_reduce() const { return reducer_ != nullptr && sync_ && at::GradMode::is_enabled(); }
+  bool reduces() const { return sync_ && !local_; }
+  bool will_reduce() const { return reducer_ != nullptr && reduces() && at::GradMode::is_enabled(); }
 
   // Only asked when no forward through the handle came before: one model's backward must not disturb
   // another's.
@@ -279,6 +282,7 @@ class DdpModel final : public ModelStrategy {
   std::shared_ptr<Reducer> reducer_;  // null for a model without trained parameters
   std::shared_ptr<c10d::Logger> logger_;
   bool sync_ = true;
+  bool local_ = false;      // ranks train by themselves for a while
   bool announced_ = false;  // the reducer expects a backward
   bool buffers_stale_ = false;
   bool static_graph_recorded_ = false;

@@ -13,6 +13,7 @@ class SingleModel final : public ModelStrategy {
   void before_backward(const at::Tensor&) override {}
   void after_backward(const at::Tensor&) override {}
   void set_gradient_sync(bool) override {}
+  void set_local_training(bool) override {}
 };
 
 }  // namespace

@@ -48,6 +48,9 @@ class ModelStrategy {
   virtual void after_backward(const at::Tensor& loss) = 0;
   /// Off: gradients stay on this rank until a backward with it on.
   virtual void set_gradient_sync(bool on) = 0;
+  /// On: gradients stay on this rank whatever set_gradient_sync() says, see LocalSgd.
+  /// @throws ConfigError for strategies whose ranks can't train by themselves.
+  virtual void set_local_training(bool on) = 0;
 
   // Note [Uneven inputs]
   // Ranks may run out of batches at different times (Accelerator::join_uneven_inputs). Between begin_uneven()

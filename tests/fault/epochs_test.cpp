@@ -59,6 +59,15 @@ std::string run_job(int processes, const std::vector<std::string>& arguments) {
   return run.all();
 }
 
+// The dropout masks that the ranks print.
+std::vector<std::string> masks_of(const std::string& text) {
+  std::vector<std::string> out;
+  for (const std::string& line : lines_of(text)) {
+    if (const size_t at = line.find(" mask "); at != std::string::npos) out.push_back(line.substr(at));
+  }
+  return out;
+}
+
 std::multiset<int64_t> all_ids(int64_t count) {
   std::multiset<int64_t> out;
   for (int64_t i = 0; i < count; ++i) out.insert(i);
@@ -135,12 +144,13 @@ TEST_CASE("every epoch has an order of its own, the same in every run with one s
   CHECK(order(first, 0) != order(first, 1));
   CHECK(order(first, 1) != order(first, 2));
   // Noise differs between ranks, weights do not.
-  std::vector<std::string> masks;
-  for (const std::string& line : lines_of(first_text)) {
-    if (const size_t at = line.find(" mask "); at != std::string::npos) masks.push_back(line.substr(at));
-  }
+  const std::vector<std::string> masks = masks_of(first_text);
   REQUIRE(masks.size() == 2);
   CHECK(masks[0] != masks[1]);
+  const std::vector<std::string> equal =
+      masks_of(run_job(2, {"--seed", "7", "--epochs", "0", "--synchronize_rng"}));
+  REQUIRE(equal.size() == 2);
+  CHECK(equal[0] == equal[1]);
   for (const auto& [key, step] : first) {
     const auto& [epoch, number, rank] = key;
     CHECK(first.at({epoch, number, 0}).weights == step.weights);

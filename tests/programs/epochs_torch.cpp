@@ -27,6 +27,7 @@ struct Options {
   std::string save;
   std::string load;
   int64_t step_ms = 0;
+  bool synchronize_rng = false;
 };
 
 void say(const std::string& line) {
@@ -85,6 +86,7 @@ void run(const Options& options) {
   if (!options.load.empty()) loader.load_state(start);
   if (options.seed) accelerate::set_seed(*options.seed, /*device_specific=*/true, rank);
   say(accelerate::concat("rank ", rank, " of ", accelerator.num_processes(), " pid ", ::getpid()));
+  if (options.synchronize_rng) accelerator.synchronize_rng_states();
   torch::nn::Dropout dropout(0.5);
   say(accelerate::concat("rank ", rank, " mask ",
                          numbers(dropout->forward(at::ones({24})).gt(0).to(at::kLong))));
@@ -120,6 +122,7 @@ int main(int argc, char** argv) {
   app.add_option("--save", options.save);
   app.add_option("--load", options.load);
   app.add_option("--step_ms", options.step_ms);
+  app.add_flag("--synchronize_rng", options.synchronize_rng);
   CLI11_PARSE(app, argc, argv);
   try {
     run(options);
