@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+
+#include "accelerate/comm/shm/peers.h"
+
+namespace accelerate::shm {
+
+// Note [Waiting]
+// A rank spins for a few microseconds, and only where every rank has a core, then sleeps on a futex in slices
+// of kSlice. After each slice in which nothing happened it asks whether the processes of the ranks that have
+// not come still run: a killed rank is an error within two slices, a stopped one at the deadline.
+inline constexpr std::chrono::milliseconds kSlice{25};
+inline constexpr std::chrono::microseconds kSpin{10};
+
+/// Meets all ranks of a group. Each rank has one object over the same words. Not thread-safe.
+class Barrier {
+ public:
+  Barrier(Header& header, Peers& peers, bool spin) : header_(header), peers_(peers), spin_(spin) {}
+
+  /// Barriers that this rank has passed; the next is passed() + 1.
+  uint32_t passed() const { return passed_; }
+
+  /// Returns once all ranks are here; what they wrote before is then visible.
+  /// @throws PeerError naming the ranks that did not come and why, when one is gone or `timeout` (of this
+  /// wait alone) passed. `operation` goes into the message.
+  void wait(const char* operation, std::chrono::milliseconds timeout);
+
+ private:
+  bool spin_until(uint32_t target) const;
+  void sleep_until(uint32_t target, const char* operation, std::chrono::milliseconds timeout);
+  bool all_arrived(uint32_t target) const;
+  void complete(uint32_t target);
+  [[noreturn]] void fail(uint32_t target, const char* operation, const std::string& reason);
+
+  Header& header_;
+  Peers& peers_;
+  bool spin_;
+  uint32_t passed_ = 0;
+};
+
+}  // namespace accelerate::shm
