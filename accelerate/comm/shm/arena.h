@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "accelerate/core/shared_memory.h"
 
@@ -12,7 +13,7 @@ namespace accelerate::shm {
 /// time.
 class Arena {
  public:
-  Arena(SharedMemoryMapping mapping, uint64_t id, int rank, size_t region_bytes)
+  Arena(std::shared_ptr<SharedMemoryMapping> mapping, uint64_t id, int rank, size_t region_bytes)
       : mapping_(std::move(mapping)),
         id_(id),
         rank_(static_cast<size_t>(rank)),
@@ -21,7 +22,7 @@ class Arena {
   /// Equal on all ranks, never 0.
   uint64_t id() const { return id_; }
   /// The memory of `rank`.
-  std::byte* region(int rank) const { return mapping_.data() + static_cast<size_t>(rank) * region_bytes_; }
+  std::byte* region(int rank) const { return mapping_->data() + static_cast<size_t>(rank) * region_bytes_; }
 
   /// A piece of this rank's region on a cache line of its own, or null when there is no room.
   void* allocate(size_t size_bytes);
@@ -31,7 +32,7 @@ class Arena {
   size_t region_bytes() const { return region_bytes_; }
 
  private:
-  SharedMemoryMapping mapping_;
+  std::shared_ptr<SharedMemoryMapping> mapping_;
   uint64_t id_;
   size_t rank_;
   size_t region_bytes_;

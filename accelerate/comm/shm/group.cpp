@@ -89,12 +89,12 @@ size_t Group::segment_bytes(const GroupOptions& options) {
   return Layout(options.size, options.slot_bytes).size_bytes();
 }
 
-Group::Group(SharedMemoryMapping segment, const GroupOptions& options)
+Group::Group(std::shared_ptr<SharedMemoryMapping> segment, const GroupOptions& options)
     : segment_(std::move(segment)),
       options_(options),
       layout_(options.size, options.slot_bytes),
-      header_(*reinterpret_cast<Header*>(segment_.data())),
-      peers_(blocks_of(segment_, layout_, options.size), options.rank),
+      header_(*reinterpret_cast<Header*>(segment_->data())),
+      peers_(blocks_of(*segment_, layout_, options.size), options.rank),
       barrier_(header_, peers_, options.spin) {}
 
 Group::~Group() {
@@ -464,7 +464,6 @@ std::shared_ptr<Arena> Group::make_arena(size_t region_bytes, std::string* probl
   all_reduce(&wanted, 1, Element::kInt64, Reduction::kMax, timeout);
   const auto region = static_cast<size_t>(wanted);
   const size_t total = region * static_cast<size_t>(size());
-  const uint64_t id = ++arenas_made_;
   if (region == 0) return nullptr;
 
   struct Message {
@@ -499,7 +498,11 @@ std::shared_ptr<Arena> Group::make_arena(size_t region_bytes, std::string* probl
   }
   all_reduce(&attached, 1, Element::kInt32, Reduction::kMin, timeout);
   if (attached == 0) return nullptr;
-  auto arena = std::make_shared<Arena>(std::move(mapping), id, rank(), region);
+  return adopt_arena(std::make_shared<SharedMemoryMapping>(std::move(mapping)), region);
+}
+
+std::shared_ptr<Arena> Group::adopt_arena(std::shared_ptr<SharedMemoryMapping> mapping, size_t region_bytes) {
+  auto arena = std::make_shared<Arena>(std::move(mapping), ++arenas_made_, rank(), region_bytes);
   arenas_.push_back(arena);
   return arena;
 }

@@ -37,7 +37,8 @@ class Group {
   static size_t segment_bytes(const GroupOptions& options);
 
   /// Enters the group over a segment that is zero or in which only other ranks of this group have written.
-  Group(SharedMemoryMapping segment, const GroupOptions& options);
+  /// Ranks that are threads may share one mapping.
+  Group(std::shared_ptr<SharedMemoryMapping> segment, const GroupOptions& options);
   /// Tells the others that this rank has left.
   ~Group();
   Group(const Group&) = delete;
@@ -71,14 +72,17 @@ class Group {
   /// where the machine has no room for it.
   std::shared_ptr<Arena> make_arena(size_t region_bytes, std::string* problem, Timeout timeout);
 
+  /// Makes an arena of a mapping of all ranks' regions, which the caller has brought to all ranks.
+  std::shared_ptr<Arena> adopt_arena(std::shared_ptr<SharedMemoryMapping> mapping, size_t region_bytes);
+
   Peers& peers() { return peers_; }
   std::byte* channel(int source, int destination) const {
-    return segment_.data() + layout_.channel(source, destination);
+    return segment_->data() + layout_.channel(source, destination);
   }
   size_t channel_bytes() const { return layout_.channel_bytes(); }
 
  private:
-  std::byte* slot(uint32_t parity, int rank) const { return segment_.data() + layout_.slot(parity, rank); }
+  std::byte* slot(uint32_t parity, int rank) const { return segment_->data() + layout_.slot(parity, rank); }
   uint32_t next_parity() const { return (barrier_.passed() + 1) & 1; }
   uint32_t parity() const { return barrier_.passed() & 1; }
 
@@ -97,7 +101,7 @@ class Group {
   void check_root(int root) const;
   [[noreturn]] void report_difference(uint32_t parity) const;
 
-  SharedMemoryMapping segment_;
+  std::shared_ptr<SharedMemoryMapping> segment_;
   GroupOptions options_;
   Layout layout_;
   Header& header_;
