@@ -24,16 +24,25 @@ void Barrier::complete(uint32_t target) {
   if (header_.sleepers.load(std::memory_order_seq_cst) > 0) futex_wake_all(header_.epoch);
 }
 
-bool Barrier::spin_until(uint32_t target) const {
+bool Barrier::spin_until(uint32_t target) {
   if (reached(header_.epoch.load(std::memory_order_acquire), target)) return true;
   if (!spin_) return false;
-  const auto end = std::chrono::steady_clock::now() + kSpin;
+  if (spin_for_ < kShortestSpin) {
+    if (++not_spun_ < kSpinAgainAfter) return false;
+    not_spun_ = 0;
+    spin_for_ = kShortestSpin;
+  }
+  const auto end = std::chrono::steady_clock::now() + spin_for_;
   do {
     for (int i = 0; i < 16; ++i) {
-      if (reached(header_.epoch.load(std::memory_order_acquire), target)) return true;
+      if (reached(header_.epoch.load(std::memory_order_acquire), target)) {
+        spin_for_ = std::min(kLongestSpin, spin_for_ * 2);
+        return true;
+      }
       cpu_relax();
     }
   } while (std::chrono::steady_clock::now() < end);
+  spin_for_ /= 2;
   return false;
 }
 
