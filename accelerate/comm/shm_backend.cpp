@@ -465,6 +465,49 @@ ShmBackend::Work ShmBackend::alltoall(Tensors& outputs, Tensors& inputs,
   return done(OpType::ALLTOALL, outputs);
 }
 
+shm::Mailbox& ShmBackend::mailbox() {
+  if (!mailbox_) mailbox_ = std::make_unique<shm::Mailbox>(*group_);
+  return *mailbox_;
+}
+
+ShmBackend::Work ShmBackend::send(Tensors& tensors, int destination, int tag) {
+  check(tensors.size() == 1 && is_dense_cpu(tensors[0]) && destination >= 0 && destination < size_ &&
+            destination != rank_,
+        "send", "one dense CPU tensor and the number of another rank");
+  const std::lock_guard lock(mutex_);
+  const Below below;
+  auto work = c10::make_intrusive<ShmWork>(rank_, OpType::SEND, Tensors());
+  const auto from = std::make_shared<Input>(tensors[0]);
+  mailbox().send(from->data(), from->bytes(), destination, tag, timeout_,
+                 [work, from](const std::exception_ptr& error, int) { work->complete(error); });
+  return work;
+}
+
+ShmBackend::Work ShmBackend::receive(Tensors& tensors, int source, int tag) {
+  check(tensors.size() == 1 && is_dense_cpu(tensors[0]) && source >= -1 && source < size_ && source != rank_,
+        "recv", "one dense CPU tensor and the number of another rank");
+  const std::lock_guard lock(mutex_);
+  const Below below;
+  auto work = c10::make_intrusive<ShmWork>(rank_, source < 0 ? OpType::RECVANYSOURCE : OpType::RECV, tensors);
+  const auto to = std::make_shared<Output>(tensors[0]);
+  mailbox().receive(to->data(), to->bytes(), source < 0 ? shm::Mailbox::kAnySource : source, tag, timeout_,
+                    [work, to](const std::exception_ptr& error, int from) {
+                      const Below below_here;
+                      if (!error) to->save();
+                      work->complete(error, from);
+                    });
+  return work;
+}
+
+ShmBackend::Work ShmBackend::recv(Tensors& tensors, int source, int tag) {
+  check(source >= 0, "recv", "the number of another rank");
+  return receive(tensors, source, tag);
+}
+
+ShmBackend::Work ShmBackend::recvAnysource(Tensors& tensors, int tag) {
+  return receive(tensors, shm::Mailbox::kAnySource, tag);
+}
+
 ShmBackend::Work ShmBackend::barrier(const c10d::BarrierOptions& options) {
   const std::lock_guard lock(mutex_);
   group_->barrier(timeout(options.timeout));

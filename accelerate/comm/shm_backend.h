@@ -6,7 +6,7 @@
 
 #include "accelerate/comm/backends.h"
 #include "accelerate/comm/bucket_memory.h"
-#include "accelerate/comm/shm/group.h"
+#include "accelerate/comm/shm/mailbox.h"
 
 namespace accelerate::detail {
 
@@ -51,6 +51,9 @@ class ShmBackend final : public c10d::Backend, public BucketMemorySource {
   Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                      std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& options) override;
   Work alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  Work send(Tensors& tensors, int destination, int tag) override;
+  Work recv(Tensors& tensors, int source, int tag) override;
+  Work recvAnysource(Tensors& tensors, int tag) override;
   Work barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
@@ -65,11 +68,14 @@ class ShmBackend final : public c10d::Backend, public BucketMemorySource {
   void check(bool ok, const char* operation, const std::string& expected) const;
   Work done(c10d::OpType type, Tensors outputs);
   c10d::Backend& gloo();
+  shm::Mailbox& mailbox();
+  Work receive(Tensors& tensors, int source, int tag);
 
   std::mutex mutex_;  // one operation at a time
   std::unique_ptr<shm::Group> group_;
   BackendRequest request_;
   std::chrono::milliseconds timeout_;
+  std::unique_ptr<shm::Mailbox> mailbox_;  // after the group, in which it works
   c10::intrusive_ptr<c10d::Backend> gloo_;
   uint64_t sequence_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 namespace accelerate::detail {
@@ -9,14 +10,14 @@ namespace accelerate::detail {
 /// A piece of work whose result is a list of tensors. Complete from the start, unless it is told later.
 class ShmWork final : public c10d::Work {
  public:
-  ShmWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, int source_rank = -1)
+  ShmWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs)
       : Work(rank, type),
         outputs_(std::move(outputs)),
-        source_rank_(source_rank),
         future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
-  /// Ends the work, well or with an error.
-  void complete(const std::exception_ptr& error = nullptr) {
+  /// Ends the work, well or with an error; `source_rank` sent what was received.
+  void complete(const std::exception_ptr& error = nullptr, int source_rank = -1) {
+    source_rank_ = source_rank;
     if (error) {
       future_->setError(error);
     } else {
@@ -37,7 +38,7 @@ class ShmWork final : public c10d::Work {
 
  private:
   std::vector<at::Tensor> outputs_;
-  int source_rank_;
+  std::atomic<int> source_rank_ = -1;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -142,9 +142,9 @@ TEST_CASE("a peer that left early is named, with what it had done, long before t
       message = error.what();
     }
   });
-  CHECK_THAT(message,
-             ContainsSubstring(
-                 "rank 0: all_reduce #2 of Float [4] failed on shm: rank 1 left after 1 collectives"));
+  CHECK_THAT(
+      message,
+      ContainsSubstring("rank 0: all_reduce #2 of Float [4] failed on shm: rank 1 left after 1 collectives"));
 }
 
 TEST_CASE("a stuck peer is named after the timeout") {

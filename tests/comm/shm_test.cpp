@@ -2,6 +2,7 @@
 #include <c10/core/Allocator.h>
 
 #include <random>
+#include <set>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -405,6 +406,88 @@ TEST_CASE("parameters that need gradients can be moved and reduced") {
     pair.shm->allreduce(tensors)->wait();
     expect(leaf.detach().equal(at::full({2, 3}, 3.0)) && !leaf.grad_fn(), "leaf");
   });
+}
+
+TEST_CASE("messages: both ways at once, larger than the ring, out of order of tags, from any rank") {
+  for (const int size : {2, 3, 5}) {
+    test::run_threads(size, [ranks = size](int rank, const Store& store, const std::string&) {
+      auto shm = make("shm", store, rank, ranks);
+      const auto value = [](int from, int to, int tag, int64_t count) {
+        return at::arange(count, at::kFloat) + (100 * from + 10 * to + tag);
+      };
+      for (const int64_t count : {0, 1, 1000, 300000}) {
+        std::vector<c10::intrusive_ptr<c10d::Work>> works;
+        std::vector<std::pair<at::Tensor, at::Tensor>> checks;
+        for (int peer = 0; peer < ranks; ++peer) {
+          if (peer == rank) continue;
+          for (int tag = 0; tag < 3; ++tag) {
+            Tensors out = {laid_out(value(rank, peer, tag, count + tag), tag)};
+            works.push_back(shm->send(out, peer, tag));
+          }
+        }
+        for (int peer = ranks - 1; peer >= 0; --peer) {
+          if (peer == rank) continue;
+          for (int tag = 2; tag >= 0; --tag) {
+            Tensors in = {laid_out(at::zeros({count + tag}), tag)};
+            works.push_back(shm->recv(in, peer, tag));
+            checks.emplace_back(in[0], value(peer, rank, tag, count + tag));
+          }
+        }
+        Tensors sum = {at::ones({2000})};
+        shm->allreduce(sum)->wait();  // collectives and messages don't disturb each other
+        for (const auto& work : works) work->wait();
+        for (const auto& [got, want] : checks) expect(got.equal(want), concat("message of ", want.numel()));
+      }
+      // Any source: rank 0 hears each of the others once.
+      if (rank > 0) {
+        Tensors out = {at::full({4}, rank, at::kFloat)};
+        shm->send(out, 0, 9)->wait();
+      } else {
+        std::set<int> heard;
+        for (int peer = 1; peer < ranks; ++peer) {
+          Tensors in = {at::zeros({4})};
+          const auto work = shm->recvAnysource(in, 9);
+          work->wait();
+          expect(in[0].equal(at::full({4}, work->sourceRank(), at::kFloat)), "any source");
+          expect(work->getFuture()->completed(), "future");
+          heard.insert(work->sourceRank());
+        }
+        expect(static_cast<int>(heard.size()) == ranks - 1, "each once");
+      }
+      shm->barrier()->wait();
+    });
+  }
+}
+
+TEST_CASE("a message that never comes, of another size, or from a rank that left is an error that says so") {
+  std::vector<std::string> messages(3);
+  std::atomic<bool> done = false;
+  test::run_threads(2, [&](int rank, const Store& store, const std::string&) {
+    const auto error_of = [](const c10::intrusive_ptr<c10d::Work>& work) -> std::string {
+      try {
+        work->wait();
+      } catch (const std::exception& error) {
+        return error.what();
+      }
+      return "no error";
+    };
+    auto shm = make("shm", store, rank, 2, "", std::chrono::milliseconds(400));
+    Tensors in = {at::zeros({4})};
+    if (rank == 1) {
+      Tensors out = {at::ones({5})};
+      shm->send(out, 0, 1)->wait();
+      while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    messages[0] = error_of(shm->recv(in, 1, 7));
+    messages[1] = error_of(shm->recv(in, 1, 1));
+    done = true;
+    messages[2] = error_of(shm->recv(in, 1, 8));
+  });
+  CHECK_THAT(messages[0],
+             ContainsSubstring("tag 7 from rank 1") && ContainsSubstring("nothing came in time"));
+  CHECK_THAT(messages[1], ContainsSubstring("expected 16 bytes, got 20 bytes"));
+  CHECK_THAT(messages[2], ContainsSubstring("rank 1 left after"));
 }
 
 TEST_CASE("several groups at once, sub-groups among them, used in turn") {
