@@ -135,7 +135,8 @@ void check_type(Group& group, Element element, size_t count, uint64_t salt) {
     group.all_reduce(data.data(), count, element, reduction, kPatience);
     for (size_t i = 0; i < count; ++i) {
       const T want = reduced<T>(reduction, group.size(), i, salt);
-      expect(data[i] == want, concat(name(element), " by ", name(reduction), " of ", count, " at ", i));
+      if (data[i] == want) continue;
+      throw std::runtime_error(concat(name(element), " by ", name(reduction), " of ", count, " at ", i));
     }
   }
 }
