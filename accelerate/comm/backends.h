@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/core/error.h"
+
 namespace c10d {
 class Backend;
 class Store;
@@ -23,8 +25,16 @@ struct BackendRequest {
   int size = 1;
   std::chrono::milliseconds timeout{};
   bool loopback = true;     ///< all ranks are on this machine
+  bool one_machine = true;  ///< and share its memory
   std::string master_addr;  ///< reached from here; tells which network interface faces the other ranks
   int device_index = 0;
+  std::string job_id = "group";  ///< part of the names of shared memory
+};
+
+/// A back end can't serve here, which all ranks know: another may be tried in its place.
+class BackendUnavailable : public Error {
+ public:
+  using Error::Error;
 };
 
 /// One way to run collectives. Adding one is a file backend_NAME.cpp and a line in backends.cpp.
@@ -41,6 +51,7 @@ const std::vector<BackendInfo>& backends();
 const BackendInfo* find_backend(const std::string& name);
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_shm_backend(const BackendRequest& request);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendRequest& request);  // CUDA variant only
 
 }  // namespace accelerate::detail

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/peer_report.h"
+#include "accelerate/comm/shm/peers.h"
 #include "accelerate/comm/single_communicator.h"
 #include "accelerate/core/deadline.h"
 #include "accelerate/core/error.h"
@@ -40,10 +41,11 @@ std::string describe(const at::Tensor& tensor) {
 class C10dCommunicator final : public Communicator {
  public:
   C10dCommunicator(Store store, c10::intrusive_ptr<c10d::ProcessGroup> group, std::string backend_name,
-                   const CommunicatorOptions& options)
+                   BucketMemorySource* memory, const CommunicatorOptions& options)
       : store_(std::move(store)),
         group_(std::move(group)),
         backend_name_(std::move(backend_name)),
+        memory_(memory),
         device_(options.device),
         timeout_(options.timeout),
         debug_(options.debug) {}
@@ -150,11 +152,22 @@ class C10dCommunicator final : public Communicator {
   [[noreturn]] void rethrow(const std::string& operation) override {
     try {
       throw;
+    } catch (const shm::PeerError& error) {
+      fail(operation, error.text().what.c_str());
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
       if (!looks_like_peer_failure(error.what())) throw;
       fail(operation, error.what());
+    }
+  }
+
+  std::unique_ptr<BucketMemory> bucket_memory(size_t bytes) override {
+    if (memory_ == nullptr) return nullptr;
+    try {
+      return memory_->make_bucket_memory(bytes);
+    } catch (const shm::PeerError& error) {
+      fail("making room for gradients", error.text().what.c_str());
     }
   }
 
@@ -169,6 +182,8 @@ class C10dCommunicator final : public Communicator {
       if (debug_) check_agreement(text());
       // A check point has nothing to wait for.
       if (const auto work = start()) work->wait();
+    } catch (const shm::PeerError& error) {
+      fail(text(), error.text().what.c_str());
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -214,6 +229,7 @@ class C10dCommunicator final : public Communicator {
   Store store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::string backend_name_;
+  BucketMemorySource* memory_;  // the group's back end, if it is one
   at::Device device_;
   std::chrono::milliseconds timeout_;
   bool debug_;
@@ -247,9 +263,19 @@ void wait_for_ranks(Store& store, const BackendRequest& request, const Communica
   }
 }
 
-std::string choose_backend(const CommunicatorOptions& options, int rank) {
+std::string choose_backend(const CommunicatorOptions& options, const BackendRequest& request) {
   std::string name = options.backend;
-  if (name == "auto") name = options.device.is_cuda() && find_backend("nccl") != nullptr ? "nccl" : "gloo";
+  const int rank = request.rank;
+  if (name == "auto") {
+    const bool nccl = options.device.is_cuda() && find_backend("nccl") != nullptr;
+    name = nccl ? "nccl" : request.one_machine && !options.device.is_cuda() ? "shm" : "gloo";
+  }
+  if (name == "shm" && !request.one_machine) {
+    throw ConfigError({.what = "communication back end 'shm'",
+                       .expected = "all ranks on one machine",
+                       .hint = "Take 'gloo', or 'auto'.",
+                       .rank = rank});
+  }
   if (find_backend(name) == nullptr) {
     std::vector<std::string> names;
     for (const BackendInfo& info : backends()) names.push_back(info.name);
@@ -267,20 +293,34 @@ std::string choose_backend(const CommunicatorOptions& options, int rank) {
 
 std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendRequest& request,
                                                      const CommunicatorOptions& options, Logger& logger) {
-  const std::string name = choose_backend(options, request.rank);
+  std::string name = choose_backend(options, request);
   wait_for_ranks(store, request, options, logger);
+  using BackendType = c10d::ProcessGroup::BackendType;
   auto group = c10::make_intrusive<c10d::ProcessGroup>(request.store, request.rank, request.size);
-  const auto attach = [&](const std::string& backend_name, c10d::ProcessGroup::BackendType type) {
+  BucketMemorySource* memory = nullptr;
+  const auto attach = [&](const std::string& backend_name, BackendType type) {
     BackendRequest with_prefix = request;
     with_prefix.store = c10::make_intrusive<c10d::PrefixStore>(backend_name, request.store);
     const BackendInfo* info = find_backend(backend_name);
     const auto backend = info->make(with_prefix);
     group->setBackend(info->device_type, type, backend);
+    group->setDefaultBackend(type);
+    memory = dynamic_cast<BucketMemorySource*>(backend.get());
   };
   try {
-    // CPU tensors (counters, flags) always travel by gloo, CUDA tensors by nccl.
-    attach("gloo", c10d::ProcessGroup::BackendType::GLOO);
-    if (name == "nccl") attach("nccl", c10d::ProcessGroup::BackendType::NCCL);
+    // CPU tensors (counters, flags) always travel by shm or gloo, CUDA tensors by nccl.
+    if (name == "shm") {
+      try {
+        attach("shm", BackendType::CUSTOM);
+      } catch (const BackendUnavailable& error) {
+        if (options.backend != "auto") throw;
+        logger.warning(
+            concat(error.text().what, ", so that they talk over gloo, which is slower: ", error.text().got));
+        name = "gloo";
+      }
+    }
+    if (name != "shm") attach("gloo", BackendType::GLOO);
+    if (name == "nccl") attach("nccl", BackendType::NCCL);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -290,10 +330,8 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
                                     " (", error.what(), ")"),
                      .rank = request.rank});
   }
-  group->setDefaultBackend(name == "nccl" ? c10d::ProcessGroup::BackendType::NCCL
-                                          : c10d::ProcessGroup::BackendType::GLOO);
   group->setGroupName("accelerate");
-  return std::make_shared<C10dCommunicator>(std::move(store), std::move(group), name, options);
+  return std::make_shared<C10dCommunicator>(std::move(store), std::move(group), name, memory, options);
 }
 
 }  // namespace accelerate::detail

@@ -107,8 +107,10 @@ std::shared_ptr<Communicator> make_communicator(const Topology& topology, const 
       .size = topology.world_size,
       .timeout = options.timeout,
       .loopback = topology.num_nodes == 1,
+      .one_machine = topology.local_world_size == topology.world_size,
       .master_addr = topology.master_addr,
-      .device_index = options.device.has_index() ? options.device.index() : 0};
+      .device_index = options.device.has_index() ? options.device.index() : 0,
+      .job_id = topology.job_id.empty() ? "group" : topology.job_id};
   return detail::make_c10d_communicator(Store(store), request, options, logger);
 }
 
@@ -121,6 +123,7 @@ std::shared_ptr<Communicator> make_communicator(Store store, int rank, int size,
       .size = size,
       .timeout = options.timeout,
       .loopback = loopback,
+      .one_machine = loopback,
       .master_addr = "127.0.0.1",
       .device_index = options.device.has_index() ? options.device.index() : 0};
   return detail::make_c10d_communicator(std::move(store), request, options, logger);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "accelerate/comm/bucket_memory.h"
 #include "accelerate/comm/store.h"
 #include "accelerate/core/log.h"
 #include "accelerate/environment/topology.h"
@@ -20,7 +21,9 @@ enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 
 /// How the ranks of one group talk to one another.
 struct CommunicatorOptions {
-  /// "auto" (nccl for CUDA devices, else gloo), "gloo", or "nccl" (CUDA variant only).
+  /// "gloo" (CPU tensors, any machines), "shm" (CPU tensors through shared memory, one machine), "nccl" (CUDA
+  /// variant only), or "auto": nccl for CUDA devices, else shm where all ranks are on one machine and can
+  /// share memory, else gloo.
   std::string backend = "auto";
   /// The longest that a collective, and the start of the group, waits for the other ranks. HF's default for
   /// Gloo.
@@ -48,7 +51,7 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "gloo", "nccl", or "none" for a group of one.
+  /// "gloo", "shm", "nccl", or "none" for a group of one.
   virtual std::string backend_name() const = 0;
 
   /// Collective. Reduces `tensor` in place over all ranks. kMean wants a floating dtype.
@@ -82,6 +85,14 @@ class Communicator {
   /// which) into a CommError that names the missing ranks; anything that is no communication failure is
   /// thrown on as it is. Call inside a catch block.
   [[noreturn]] virtual void rethrow(const std::string& operation) = 0;
+
+  /// Collective. While the result lives, CPU tensors that this thread makes lie, as far as `bytes` reach,
+  /// where the group reduces them in place. Null, on all ranks, where the back end has no such memory: then
+  /// nothing changes.
+  virtual std::unique_ptr<BucketMemory> bucket_memory(size_t bytes) {
+    static_cast<void>(bytes);
+    return nullptr;
+  }
 };
 
 /// Collective over the job: meets the other ranks of `topology` and builds the group. A world of one needs no

@@ -57,6 +57,23 @@ std::string file_size_limit() {
   return concat(limit.rlim_cur, " bytes (", format_bytes(limit.rlim_cur), ")");
 }
 
+UniqueFd open_segment(const std::string& path, size_t size_bytes, int access) {
+  UniqueFd fd(::open(path.c_str(), access | O_CLOEXEC | O_NOFOLLOW));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0) {
+    throw DataError(
+        {.what = concat("attaching to the shared memory at ", path),
+         .got = errno_text(errno),
+         .hint = "The rank that built it may have ended, or /dev/shm is not shared between the ranks."});
+  }
+  if (info.st_uid != ::getuid() || static_cast<size_t>(info.st_size) < size_bytes) {
+    throw DataError({.what = concat("the shared memory at ", path),
+                     .expected = concat(size_bytes, " bytes of user ", ::getuid()),
+                     .got = concat(info.st_size, " bytes of user ", info.st_uid)});
+  }
+  return fd;
+}
+
 }  // namespace
 
 SharedMemoryMapping::SharedMemoryMapping(int fd, size_t size_bytes, bool writable, const std::string& what)
@@ -195,20 +212,13 @@ void SharedMemorySegment::withdraw() noexcept {
 }
 
 SharedMemoryMapping attach_shared_memory(const std::string& path, size_t size_bytes) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  struct stat info {};
-  if (!fd || ::fstat(fd.get(), &info) != 0) {
-    throw DataError(
-        {.what = concat("attaching to the shared data set at ", path),
-         .got = errno_text(errno),
-         .hint = "The rank that built it may have ended, or /dev/shm is not shared between the ranks."});
-  }
-  if (info.st_uid != ::getuid() || static_cast<size_t>(info.st_size) < size_bytes) {
-    throw DataError({.what = concat("the shared data set at ", path),
-                     .expected = concat(size_bytes, " bytes of user ", ::getuid()),
-                     .got = concat(info.st_size, " bytes of user ", info.st_uid)});
-  }
+  const UniqueFd fd = open_segment(path, size_bytes, O_RDONLY);
   return {fd.get(), size_bytes, false, path};
+}
+
+SharedMemoryMapping attach_shared_memory_writable(const std::string& path, size_t size_bytes) {
+  const UniqueFd fd = open_segment(path, size_bytes, O_RDWR);
+  return {fd.get(), size_bytes, true, path};
 }
 
 int sweep_shared_memory(const std::string& job_id, const std::string& directory) noexcept {

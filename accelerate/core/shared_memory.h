@@ -49,6 +49,7 @@ class SharedMemoryMapping {
  private:
   friend class SharedMemorySegment;
   friend SharedMemoryMapping attach_shared_memory(const std::string& path, size_t size_bytes);
+  friend SharedMemoryMapping attach_shared_memory_writable(const std::string& path, size_t size_bytes);
   SharedMemoryMapping(int fd, size_t size_bytes, bool writable, const std::string& what);
 
   std::byte* data_ = nullptr;
@@ -99,6 +100,9 @@ class SharedMemorySegment {
 /// Opens a published segment read-only.
 /// @throws DataError when it is not there, belongs to another user, or has another size.
 SharedMemoryMapping attach_shared_memory(const std::string& path, size_t size_bytes);
+
+/// The same for ranks that write as well.
+SharedMemoryMapping attach_shared_memory_writable(const std::string& path, size_t size_bytes);
 
 /// Removes this user's segments whose publisher is dead, and, if `job_id` is not empty, all of that job.
 /// Returns how many were removed. Never throws: leftovers are a nuisance, not an error.

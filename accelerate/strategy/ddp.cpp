@@ -21,12 +21,14 @@ namespace {
 constexpr const char* kBackward = "backward (all_reduce of gradients)";
 constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;  // as Python's DDP
 
-// Opens two of the reducer's states to us.
+// Opens some of the reducer's states to us.
 class Reducer final : public c10d::Reducer {
  public:
   using c10d::Reducer::Reducer;
   /// A backward has begun to reduce and has not finished.
   bool unfinished() const { return require_finalize_; }
+  /// rebuild_buckets() will make new ones, as on all ranks.
+  bool about_to_rebuild() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
   /// Forgets an announced backward: gradients of the next one stay local.
   void cancel() { expect_autograd_hooks_ = false; }
 };
@@ -66,7 +68,7 @@ class DdpModel final : public ModelStrategy {
     guarded("before forward", [&] {
       if (buffers_stale_) broadcast_buffers();  // the last backward went past the Accelerator
       reducer_->prepare_for_forward();
-      reducer_->rebuild_buckets();
+      rebuild_buckets();
     });
   }
 
@@ -86,7 +88,7 @@ class DdpModel final : public ModelStrategy {
       // As before a forward: the order that the last backward taught is used before the next one adds to it.
       guarded("preparing backward", [&] {
         reducer_->prepare_for_forward();
-        reducer_->rebuild_buckets();
+        rebuild_buckets();
       });
       announce_backward({&loss, 1});
     }
@@ -126,7 +128,7 @@ class DdpModel final : public ModelStrategy {
   bool shadow_step() override {
     if (!uneven_ || !tell_training(false)) return false;
     guarded("taking part in the other ranks' step", [&] {
-      reducer_->rebuild_buckets();
+      rebuild_buckets();
       communicator_->check_point(kBackward);
       const auto group = communicator_->process_group();
       for (c10d::GradBucket& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/true)) {
@@ -192,6 +194,12 @@ class DdpModel final : public ModelStrategy {
     }
   }
 
+  // Buckets that last lie where the back end reduces them in place, if it has such memory.
+  void rebuild_buckets() {
+    const auto memory = reducer_->about_to_rebuild() ? communicator_->bucket_memory(bucket_bytes_) : nullptr;
+    reducer_->rebuild_buckets();
+  }
+
   void announce_backward(std::span<const at::Tensor> roots) {
     guarded("preparing backward", [&] {
       const bool search = options_.find_unused_parameters && !options_.static_graph;
@@ -228,16 +236,21 @@ class DdpModel final : public ModelStrategy {
       expect_sparse.push_back(
           std::any_of(sparse.begin(), sparse.end(),
                       [&, &p = parameter](const at::Tensor& weight) { return weight.is_same(p); }));
+      // Each may get a bucket of its own; the reducer's notes on each are small.
+      constexpr size_t kRounding = 128;
+      if (parameter.device().is_cpu() && !expect_sparse.back())
+        bucket_bytes_ += parameter.nbytes() + kRounding;
     }
     const auto cap_bytes = static_cast<size_t>(options_.bucket_cap_mb * 1024 * 1024);
     const size_t first_bytes = std::min<size_t>(c10d::kDefaultFirstBucketBytes, cap_bytes);
     // One bucket at first where the arrival order will be learnt from the first backward, as Python's DDP
     // does.
-    const bool one_bucket = options_.static_graph || !options_.find_unused_parameters;
-    const std::vector<size_t> limits = one_bucket ? std::vector<size_t>{std::numeric_limits<size_t>::max()}
-                                                  : std::vector<size_t>{first_bytes, cap_bytes};
+    const bool rebuilt_later = options_.static_graph || !options_.find_unused_parameters;
+    const std::vector<size_t> limits = rebuilt_later ? std::vector<size_t>{std::numeric_limits<size_t>::max()}
+                                                     : std::vector<size_t>{first_bytes, cap_bytes};
     auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(tensors, limits, expect_sparse));
     std::reverse(buckets.begin(), buckets.end());  // gradients arrive last layer first
+    const auto memory = rebuilt_later ? nullptr : communicator_->bucket_memory(bucket_bytes_);
     reducer_ = std::make_shared<Reducer>(
         std::move(tensors), std::move(buckets), communicator_->process_group(), std::move(expect_sparse),
         static_cast<int64_t>(cap_bytes), options_.find_unused_parameters, options_.gradient_as_bucket_view,
@@ -281,6 +294,7 @@ class DdpModel final : public ModelStrategy {
   std::vector<at::Tensor> buffers_;
   std::shared_ptr<Reducer> reducer_;  // null for a model without trained parameters
   std::shared_ptr<c10d::Logger> logger_;
+  size_t bucket_bytes_ = 4096;  // of all buckets together
   bool sync_ = true;
   bool local_ = false;      // ranks train by themselves for a while
   bool announced_ = false;  // the reducer expects a backward

@@ -144,7 +144,7 @@ TEST_CASE("a peer that left early is named, with what it had done, long before t
   });
   CHECK_THAT(
       message,
-      ContainsSubstring("rank 0: all_reduce #2 of Float [4] failed on gloo: rank 1 left after 1 collective"));
+      ContainsSubstring("rank 0: all_reduce #2 of Float [4] failed on shm: rank 1 left after 1 collective"));
 }
 
 TEST_CASE("a stuck peer is named after the timeout") {
@@ -165,7 +165,7 @@ TEST_CASE("a stuck peer is named after the timeout") {
     }
     done = true;
   });
-  CHECK_THAT(message, ContainsSubstring("barrier #1 failed on gloo: rank 1 was not heard from"));
+  CHECK_THAT(message, ContainsSubstring("barrier #1 failed on shm: rank 1 was not heard from"));
 }
 
 TEST_CASE("debug mode names what each rank is about to do when they disagree") {
