@@ -140,15 +140,20 @@ void check_cuda(const Config& config, int64_t local, Report& report) {
                          "Each process needs a device of its own; mind CUDA_VISIBLE_DEVICES.");
   }
   if (!config.gpu_ids) return;
-  for (const std::string& id : *config.gpu_ids) {
-    const auto number = parse_int(id);
-    if (number && *number >= devices) {
-      report.machine_error("gpu_ids",
-                           concat("device ", id, " does not exist: this machine has ", devices,
-                                  ", numbered from 0 to ", devices - 1),
-                           {});
-    }
+  const std::vector<std::string> missing = missing_devices(config.machine, *config.gpu_ids);
+  if (missing.empty()) return;
+  const std::string asked = concat(missing.size() == 1 ? "device " : "devices ", join(missing, ","));
+  if (config.machine.visible_ids.empty()) {
+    report.machine_error("gpu_ids",
+                         concat(asked, missing.size() == 1 ? " does" : " do", " not exist: this machine has ",
+                                devices, ", numbered from 0 to ", devices - 1),
+                         {});
+    return;
   }
+  const std::string visible = join(config.machine.visible_ids, ",");
+  report.machine_error("gpu_ids",
+                       concat("asks for ", asked, ", but CUDA_VISIBLE_DEVICES shows ", visible, " only"),
+                       concat("gpu_ids names devices as that list does: choose among ", visible, "."));
 }
 
 }  // namespace

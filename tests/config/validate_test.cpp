@@ -114,6 +114,28 @@ TEST_CASE("counts that are odd are warned about") {
   warned(kCpu + "num_processes: 2\ngpu_ids: 0\n", "gpu_ids: 0 is ignored on the CPU");
 }
 
+TEST_CASE("gpu_ids are chosen among the devices that CUDA_VISIBLE_DEVICES shows") {
+  const auto text = [](const char* ids) { return concat(kGpu, "num_processes: 2\ngpu_ids: ", ids, "\n"); };
+  for (const auto& [ids, visible] : std::vector<std::pair<const char*, std::vector<std::string>>>{
+           {"4,5", {"4", "5"}},
+           {"5,4", {"4", "5", "6"}},
+           {"0,1", {"1", "0"}},
+           {"'GPU-1a,GPU-2b'", {"GPU-1a00", "GPU-2b00"}},
+           {"'GPU-1a,6'", {"6", "GPU-1a"}}}) {
+    const Checked found = checked(text(ids), gpu_box(visible));
+    INFO(ids << found.text);
+    CHECK(found.problems.empty());
+  }
+  const Checked other = checked(text("0,1"), gpu_box({"4", "5"}));
+  INFO(other.text);
+  CHECK(other.error("asks for devices 0,1, but CUDA_VISIBLE_DEVICES shows 4,5 only"));
+  CHECK(other.error("choose among 4,5."));
+  CHECK(other.problems.size() == 1);
+  CHECK(checked(text("0,5"), gpu_box({"4", "5"})).error("asks for device 0, but"));
+  CHECK(checked(text("0,1"), gpu_box({"GPU-1a", "GPU-2b"})).error("shows GPU-1a,GPU-2b only"));
+  CHECK(checked(text("'GPU-3,GPU-1a'"), gpu_box({"GPU-1a", "GPU-2b"})).error("asks for device GPU-3"));
+}
+
 TEST_CASE("addresses") {
   const auto taken = [](const std::string& ip) {
     return !checked(concat(kCpu, "num_processes: 2\nmain_process_ip: ", ip, "\n")).error("main_process_ip");
