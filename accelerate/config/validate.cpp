@@ -130,13 +130,25 @@ void check_deepspeed_file(const Config& config, ValidateFor purpose, Report& rep
   try {
     found = inspect_deepspeed_file(file, {processes, config.allow_unknown_keys});
   } catch (const ConfigError& unreadable) {
-    return report.machine_error(kKey, unreadable.what(), {});
+    return report.machine(Severity::kError, kKey, unreadable.what(), {});
   }
   report.take(found.problems);
   for (const detail::DeepSpeedConflict& conflict : detail::find_conflicts(config, found.file)) {
     report.error(conflict.key, concat("is ", conflict.value, ", but ", file, " says ", conflict.in_file),
                  concat("The file decides: leave the key out, or write \"auto\" there."));
   }
+}
+
+// Of the machine that mpirun will be started on, which may be another one.
+void check_hostfile(const Config& config, Report& report) {
+  if (!uses_mpirun(config) || !config.mpirun.hostfile) return;
+  const std::string& file = *config.mpirun.hostfile;
+  std::error_code ignored;
+  // Whose home folder '~' will be is not known here.
+  if (file.starts_with("~") || std::filesystem::exists(file, ignored)) return;
+  report.machine(Severity::kWarning, "mpirun_config.mpirun_hostfile",
+                 concat(shell_quote(file), " does not exist on this machine"),
+                 "A relative path starts at the folder that the job is started in.");
 }
 
 // A file named for one way of running that says NO is rarely what was meant.
@@ -178,7 +190,8 @@ std::vector<Problem> validate(const Config& config, ValidateFor purpose) {
   if (purpose != ValidateFor::kRank) {
     check_file_name(config, report);
     detail::check_counts(config, purpose, report);
-    detail::check_machine(config, report);
+    detail::check_machine(config, purpose, report);
+    check_hostfile(config, report);
   }
   return problems;
 }

@@ -120,7 +120,12 @@ void check_device_choice(const Config& config, Report& report) {
   }
 }
 
-void check_cuda(const Config& config, int64_t local, Report& report) {
+Severity severity_on(ValidateFor purpose) {
+  return purpose == ValidateFor::kFile ? Severity::kWarning : Severity::kError;
+}
+
+void check_cuda(const Config& config, int64_t local, ValidateFor purpose, Report& report) {
+  const Severity severity = severity_on(purpose);
   const int devices = config.machine.cuda_devices;
   const bool asked = is_gpu_type(config.distributed_type) ||
                      (config.distributed_type == DistributedType::kNo && config.gpu_ids && !config.use_cpu);
@@ -130,30 +135,30 @@ void check_cuda(const Config& config, int64_t local, Report& report) {
     const std::string what = key == "gpu_ids"
                                  ? concat(join(*config.gpu_ids, ","), ", but no CUDA device found")
                                  : std::string("MULTI_GPU, but no CUDA device found");
-    report.machine_error(key, what + "; use --cpu", {});
-    return;
+    if (purpose == ValidateFor::kFile) return report.machine(severity, key, what + " on this machine", {});
+    return report.machine(severity, key, what + "; use --cpu", {});
   }
   if (local > devices) {
-    report.machine_error("num_processes",
-                         concat(local, " processes on this machine, but it has ", devices,
-                                devices == 1 ? " CUDA device" : " CUDA devices"),
-                         "Each process needs a device of its own; mind CUDA_VISIBLE_DEVICES.");
+    report.machine(severity, "num_processes",
+                   concat(local, " processes on this machine, but it has ", devices,
+                          devices == 1 ? " CUDA device" : " CUDA devices"),
+                   "Each process needs a device of its own; mind CUDA_VISIBLE_DEVICES.");
   }
   if (!config.gpu_ids) return;
   const std::vector<std::string> missing = missing_devices(config.machine, *config.gpu_ids);
   if (missing.empty()) return;
   const std::string asked = concat(missing.size() == 1 ? "device " : "devices ", join(missing, ","));
   if (config.machine.visible_ids.empty()) {
-    report.machine_error("gpu_ids",
-                         concat(asked, missing.size() == 1 ? " does" : " do", " not exist: this machine has ",
-                                devices, ", numbered from 0 to ", devices - 1),
-                         {});
+    report.machine(severity, "gpu_ids",
+                   concat(asked, missing.size() == 1 ? " does" : " do", " not exist: this machine has ",
+                          devices, ", numbered from 0 to ", devices - 1),
+                   {});
     return;
   }
   const std::string visible = join(config.machine.visible_ids, ",");
-  report.machine_error("gpu_ids",
-                       concat("asks for ", asked, ", but CUDA_VISIBLE_DEVICES shows ", visible, " only"),
-                       concat("gpu_ids names devices as that list does: choose among ", visible, "."));
+  report.machine(severity, "gpu_ids",
+                 concat("asks for ", asked, ", but CUDA_VISIBLE_DEVICES shows ", visible, " only"),
+                 concat("gpu_ids names devices as that list does: choose among ", visible, "."));
 }
 
 }  // namespace
@@ -164,23 +169,22 @@ void check_counts(const Config& config, ValidateFor purpose, Report& report) {
   check_device_choice(config, report);
 }
 
-void check_machine(const Config& config, Report& report) {
+void check_machine(const Config& config, ValidateFor purpose, Report& report) {
   const int64_t local = config.num_processes.value_or(1) / config.num_machines;
-  check_cuda(config, local, report);
+  check_cuda(config, local, purpose, report);
   if (config.distributed_type != DistributedType::kMultiCpu) return;
   const int64_t cores = config.machine.cores;
   // Some more ranks than cores are a way to test; hundreds are a slip that would take the machine down.
   const int64_t limit = std::max<int64_t>(64, 16 * cores);
   if (local > limit) {
-    report.machine_error(
-        "num_processes",
-        concat(local, " processes on a machine with ", cores, cores == 1 ? " core" : " cores"),
-        concat("The limit is ", limit, "; best is one a core or fewer."));
+    report.machine(severity_on(purpose), "num_processes",
+                   concat(local, " processes on a machine with ", cores, cores == 1 ? " core" : " cores"),
+                   concat("The limit is ", limit, "; best is one a core or fewer."));
   } else if (local > cores) {
-    report.machine_warning("num_processes",
-                           concat(local, " processes on a machine with ", cores,
-                                  cores == 1 ? " core" : " cores", ": they take turns"),
-                           {});
+    report.machine(Severity::kWarning, "num_processes",
+                   concat(local, " processes on a machine with ", cores, cores == 1 ? " core" : " cores",
+                          ": they take turns"),
+                   {});
   }
 }
 

@@ -227,6 +227,29 @@ TEST_CASE("a file by itself may lack what a command line adds, but not contradic
             .error("c.yaml:4: main_process_ip: is null"));
 }
 
+TEST_CASE("a file by itself may be meant for another machine") {
+  for (const auto& [text, machine, said] : std::vector<std::tuple<std::string, MachineFacts, std::string>>{
+           {kGpu + "num_processes: 8\n", cpu_box(), "MULTI_GPU, but no CUDA device found on this machine"},
+           {kGpu + "num_processes: 8\n", gpu_box(2),
+            "8 processes on this machine, but it has 2 CUDA devices"},
+           {kGpu + "num_processes: 2\ngpu_ids: 6,7\n", gpu_box(2), "devices 6,7 do not exist"},
+           {kGpu + "num_processes: 2\ngpu_ids: 6,7\n", gpu_box({"4", "5"}), "shows 4,5 only"},
+           {kNo + "gpu_ids: 3\n", cpu_box(), "3, but no CUDA device found on this machine"},
+           {kCpu + "num_processes: 1000\n", cpu_box(), "1000 processes on a machine with 4 cores"},
+           {kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /no/such\n", cpu_box(),
+            "mpirun_hostfile: /no/such does not exist on this machine"}}) {
+    const Checked found = checked(text, machine, ValidateFor::kFile);
+    INFO(text << found.text);
+    CHECK(found.warning(said));
+    CHECK(found.problems.size() == 1);
+    CHECK_FALSE(has_errors(found.problems));
+    CHECK(found.text.find("--cpu") == std::string::npos);
+  }
+  CHECK(checked(kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /dev/null\n", cpu_box(),
+                ValidateFor::kFile)
+            .problems.empty());
+}
+
 TEST_CASE("inside a rank, counts are the launcher's business") {
   const Checked found = checked(kGpu + "num_machines: 2\nmachine_rank: 7\n", cpu_box(), ValidateFor::kRank);
   INFO(found.text);

@@ -258,6 +258,14 @@ TEST_CASE("validate prints everything and tells by its exit code") {
   CHECK(run(validate_file, at(good), {}, variables({{"ACCELERATE_MIXED_PRECISION", "bf16"}})).code == 0);
 }
 
+TEST_CASE("the files that come with the program are right on whatever machine") {
+  for (const auto& entry : std::filesystem::directory_iterator(ACCELERATE_TEST_SOURCE_DIR "/configs")) {
+    const Session session = run(validate_file, at(entry.path()));
+    INFO(session.out);
+    CHECK(session.code == 0);
+  }
+}
+
 TEST_CASE("update rewrites old spellings and keeps what is not supported yet") {
   const TempFolder folder;
   const auto file =
