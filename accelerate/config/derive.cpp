@@ -24,8 +24,11 @@ bool may_use_gpus(const Config& config) {
   return !config.use_cpu && config.machine.cuda_devices > 0;
 }
 
-// Nobody said how to spread the job: by the number of processes, and without one by the number of devices.
+// Nobody said how to spread the job: mpirun starts CPU ranks; else by the number of processes, and without
+// one by the number of devices.
 void choose_type(Config& config) {
+  if (config.mpirun.hostfile)
+    return set_type(config, DistributedType::kMultiCpu, said_by(config, "mpirun_config.mpirun_hostfile"));
   if (!config.num_processes && may_use_gpus(config) && config.num_machines == 1) {
     const int64_t devices =
         config.gpu_ids ? static_cast<int64_t>(config.gpu_ids->size()) : int64_t{config.machine.cuda_devices};

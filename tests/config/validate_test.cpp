@@ -202,6 +202,96 @@ TEST_CASE("blocks that have no part are warned about, and their files are not op
             .empty());
 }
 
+namespace {
+
+// What a launch with these flags says, on a machine without devices.
+std::string said_to(std::vector<Override> flags) {
+  const EnvVars none;
+  const InspectedConfig found = inspect_config(
+      {.file = std::nullopt, .environment = none, .command_line = std::move(flags), .machine = cpu_box()});
+  std::vector<Problem> problems;
+  for (const Problem& problem : found.problems) {
+    if (problem.severity == Severity::kError) problems.push_back(problem);
+  }
+  const auto more = validate(found.config);
+  problems.insert(problems.end(), more.begin(), more.end());
+  return joined(problems);
+}
+
+std::string said_to_cpu_ranks(std::vector<Override> flags) {
+  flags.push_back({"distributed_type", "MULTI_CPU"});
+  flags.push_back({"num_processes", "2"});
+  return said_to(std::move(flags));
+}
+
+}  // namespace
+
+TEST_CASE("flags that have no part are warned about, each by name") {
+  for (const auto& [key, text] :
+       std::vector<std::pair<std::string, std::string>>{{"zero_stage", "3"},
+                                                        {"fsdp_sharding_strategy", "FULL_SHARD"},
+                                                        {"fp8_backend", "TE"},
+                                                        {"megatron_lm_tp_degree", "2"},
+                                                        {"parallelism_config_cp_backend", "torch"},
+                                                        {"dynamo_use_fullgraph", "true"},
+                                                        {"downcast_bf16", "true"},
+                                                        {"tpu_use_cluster", "true"},
+                                                        {"vm", "x"},
+                                                        {"main_training_function", "main"},
+                                                        {"command_file", "f"}}) {
+    const std::string said = said_to_cpu_ranks({{key, text}});
+    INFO(key << "\n" << said);
+    CHECK_THAT(said, ContainsSubstring(concat("warning command line --", key)));
+    CHECK_THAT(said, ContainsSubstring("has no effect"));
+    CHECK(split(trim(said), '\n').size() == 1);
+  }
+  CHECK(
+      split(trim(said_to_cpu_ranks({{"zero_stage", "3"}, {"fsdp_version", "2"}, {"fp8_margin", "1"}})), '\n')
+          .size() == 3);
+  // Not a wish for anything.
+  CHECK(said_to_cpu_ranks({{"parallelism_config_tp_size", "1"}}).empty());
+  CHECK(said_to_cpu_ranks({{"dynamo_backend", "no"}}).empty());
+  CHECK(said_to_cpu_ranks({{"same_network", "true"}}).empty());
+}
+
+TEST_CASE("keys of TPU pods have no effect, which is said where they ask for something") {
+  for (const char* line : {"tpu_name: pod", "tpu_zone: z", "commands: [a, b]", "command_file: f",
+                           "tpu_env: [A=1]", "tpu_vm: [x]", "tpu_use_cluster: true", "tpu_use_sudo: true",
+                           "downcast_bf16: true", "downcast_bf16: 'yes'", "main_training_function: train"}) {
+    const Checked found = checked(concat(kCpu, "num_processes: 2\n", line, "\n"));
+    INFO(line << found.text);
+    CHECK(found.warning("c.yaml:3: "));
+    CHECK(found.warning("has no effect"));
+    CHECK(found.problems.size() == 1);
+  }
+  const Checked quiet = checked(
+      kCpu +
+      "num_processes: 2\nmain_training_function: main\ndowncast_bf16: 'no'\ntpu_env: []\n"
+      "tpu_use_cluster: false\ntpu_use_sudo: false\ncommands: null\ntpu_name: null\nsame_network: true\n"
+      "dynamo_config:\n  dynamo_backend: 'NO'\n");
+  INFO(quiet.text);
+  CHECK(quiet.problems.empty());
+}
+
+TEST_CASE("words of rdzv_backend are known ones, on one machine too") {
+  CHECK(checked(kCpu + "num_processes: 2\nrdzv_backend: foo\n")
+            .error("rdzv_backend: expected static, c10d, etcd or etcd-v2, got 'foo'"));
+  CHECK_THAT(said_to_cpu_ranks({{"rdzv_backend", "etcd"}}),
+             ContainsSubstring("error command line --rdzv_backend: rdzv_backend: not supported yet"));
+  CHECK_FALSE(has_errors(checked(kCpu + "rdzv_backend: etcd\n", cpu_box(), ValidateFor::kRank).problems));
+}
+
+TEST_CASE("a hostfile asks for ranks through mpirun, and their number is needed") {
+  CHECK_THAT(said_to({{"mpirun_hostfile", "/dev/null"}}),
+             ContainsSubstring("error num_processes: is needed with distributed_type MULTI_CPU"));
+  CHECK_THAT(said_to({{"mpirun_hostfile", "/dev/null"}, {"use_cpu", "true"}}),
+             ContainsSubstring("num_processes: is needed"));
+  CHECK(said_to({{"mpirun_hostfile", "/dev/null"}, {"num_processes", "1"}})
+            .find("there is nothing to share out") != std::string::npos);
+  CHECK_THAT(said_to({{"mpirun_hostfile", "/dev/null"}, {"distributed_type", "NO"}}),
+             ContainsSubstring("--mpirun_hostfile: mpirun_config.mpirun_hostfile: has no effect under NO"));
+}
+
 TEST_CASE("contradictions within a block") {
   const Checked fsdp = checked(
       "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_version: 2\n  fsdp_use_orig_params: "
