@@ -102,6 +102,9 @@ class Walker {
     const std::string spelled = "--" + option->get_lnames().front();
     ++at_;
     if (equals != std::string::npos) {
+      if (equals + 1 == word.size() && option->get_expected_min() > 0)
+        throw ConfigError(
+            {.what = concat("--", name, " needs a value"), .hint = "None stands after the '='."});
       out_.own.push_back(spelled + word.substr(equals));
       return;
     }
@@ -132,7 +135,8 @@ class Walker {
       throw ConfigError({.what = concat(flag, " needs a value"),
                          .hint = concat("`", full_name(*app_), " --help` describes it.")});
     }
-    if (flag.starts_with("--")) {
+    // CLI11 takes "--flag=" for a flag without a value.
+    if (flag.starts_with("--") && !words_[at_].empty()) {
       out_.own.back() += "=" + words_[at_++];
     } else {
       out_.own.push_back(words_[at_++]);

@@ -6,6 +6,7 @@
 #include "accelerate/config/schema.h"
 #include "launcher/commands.h"
 #include "launcher/config_actions.h"
+#include "launcher/flag_checks.h"
 #include "launcher/terminal.h"
 
 namespace accelerate::cli {
@@ -80,7 +81,7 @@ void add_config_command(CLI::App& app, int& exit_code) {
   check
       ->add_option("--num_processes,--num-processes", state->num_processes,
                    "Check for a launch with this number of processes, over all machines")
-      ->check(CLI::PositiveNumber);
+      ->check(integer_from(1));
   add_file_action(*config, "update", "Rewrite a file with today's spellings", state, exit_code, update_file);
 
   CLI::App* keys = config->add_subcommand("keys", "Print all keys with values, defaults and variables");

@@ -107,6 +107,69 @@ TEST_CASE("counts that do not fit are refused before anything starts", "[launche
   check_refused({"launch", "--env", "novalue", program}, 2, {"KEY=VALUE", "novalue"});
 }
 
+TEST_CASE("values that a flag can't take are refused with what was expected and what was got", "[launcher]") {
+  const std::string program = bin("rank_script");
+  const auto refused = [&](const std::string& flag, const std::string& value, const std::string& expected) {
+    check_refused({"launch", "--cpu", flag, value, program}, 2,
+                  {concat(flag, ": expected ", expected, ", got '", value, "'")});
+  };
+  refused("--max_restarts", "-1", "an integer from 0 to 1000000");
+  refused("--max_restarts", "many", "an integer from 0 to 1000000");
+  refused("--num_cpu_threads_per_process", "0", "an integer from 1 to 1000000");
+  refused("--num_cpu_threads_per_process", "1.5", "an integer from 1 to 1000000");
+  refused("--nproc_per_node", "0", "an integer from 1 to 1000000");
+  refused("--grace_period", "-1", "a number of seconds from 0 to 86400");
+  refused("--connect_timeout", "0", "a number of seconds from 0.05 to 86400");
+  refused("--last_call", "", "a number of seconds from 0.05 to 86400");
+  check_refused({"test", "--num_processes", "0"}, 2,
+                {"--num_processes: expected an integer from 1 to 1000000, got '0'"});
+  check_refused({"estimate-memory", "--parameters", "1M", "--num_processes", "0"}, 2,
+                {"--num_processes: expected an integer from 1 to 1000000, got '0'"});
+  check_refused({"config", "validate", "--num_processes", "0"}, 2,
+                {"--num_processes: expected an integer from 1 to 1000000, got '0'"});
+  check_refused({"launch", "--num_processes=", "2", program}, 2, {"--num_processes needs a value"});
+  check_refused({"config", "--config_file="}, 2, {"--config_file needs a value"});
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"launch"}, {"test"}, {"config"}, {"config", "validate"}, {"estimate-memory"}}) {
+    std::vector<std::string> words = command;
+    words.push_back("--help");
+    AccelRun help(words);
+    CHECK(help.finish() == 0);
+    for (const char* never : {"POSITIVE", "NONNEGATIVE", " in ["}) {
+      INFO(help.out());
+      CHECK(help.out().find(never) == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("of a flag that is given twice, the last counts", "[launcher]") {
+  AccelRun run({"launch",
+                "--cpu",
+                "--cpu",
+                "--num_processes",
+                "2",
+                "--quiet",
+                "--num-processes=1",
+                "--quiet",
+                "--max_restarts",
+                "3",
+                "--max_restarts=0",
+                "--env",
+                "A=1",
+                "--env",
+                "B=2",
+                bin("rank_script"),
+                "env",
+                "WORLD_SIZE",
+                "env",
+                "A",
+                "env",
+                "B"});
+  CHECK(run.finish() == 0);
+  INFO(run.err());
+  CHECK(run.out() == "WORLD_SIZE=1\nA=1\nB=2\n");
+}
+
 TEST_CASE("devices that are not there are refused", "[launcher]") {
   const RunOptions no_devices{.environment = {{"CUDA_VISIBLE_DEVICES", "-1"}}};
   AccelRun multi({"launch", "--multi_gpu", "--num_processes", "2", bin("rank_script")}, no_devices);
