@@ -32,12 +32,12 @@ int run(State& state, Action action) {
                                 .terminal = Terminal::usable(variables)});
 }
 
-// A subcommand that takes the file as an argument; --config_file of `config` itself does as well.
+// A subcommand that takes the file as an argument, or as HF Accelerate's --config_file.
 CLI::App* add_file_action(CLI::App& config, const char* name, const char* help,
                           const std::shared_ptr<State>& state, int& exit_code, Action action) {
   CLI::App* command = config.add_subcommand(name, help);
-  command->fallthrough();
   command->add_option("file", state->file, "The file (default: the one that a launch would read)");
+  command->add_option("--config_file,--config-file", state->file, "The same")->type_name("FILE");
   command->callback([state, &exit_code, action] { exit_code = run(*state, action); });
   return command;
 }

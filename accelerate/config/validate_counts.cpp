@@ -147,17 +147,17 @@ void check_cuda(const Config& config, int64_t local, ValidateFor purpose, Report
   if (!config.gpu_ids) return;
   const std::vector<std::string> missing = missing_devices(config.machine, *config.gpu_ids);
   if (missing.empty()) return;
-  const std::string asked = concat(missing.size() == 1 ? "device " : "devices ", join(missing, ","));
+  const std::string named = concat(missing.size() == 1 ? "device " : "devices ", join(missing, ","));
   if (config.machine.visible_ids.empty()) {
     report.machine(severity, "gpu_ids",
-                   concat(asked, missing.size() == 1 ? " does" : " do", " not exist: this machine has ",
+                   concat(named, missing.size() == 1 ? " does" : " do", " not exist: this machine has ",
                           devices, ", numbered from 0 to ", devices - 1),
                    {});
     return;
   }
   const std::string visible = join(config.machine.visible_ids, ",");
   report.machine(severity, "gpu_ids",
-                 concat("asks for ", asked, ", but CUDA_VISIBLE_DEVICES shows ", visible, " only"),
+                 concat("asks for ", named, ", but CUDA_VISIBLE_DEVICES shows ", visible, " only"),
                  concat("gpu_ids names devices as that list does: choose among ", visible, "."));
 }
 

@@ -142,6 +142,26 @@ TEST_CASE("values that a flag can't take are refused with what was expected and 
   }
 }
 
+TEST_CASE("accel config show, validate and update take the file with and without --config_file",
+          "[launcher]") {
+  TempDir dir;
+  const std::string file = dir / "c.yaml";
+  write_file(file, "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n");
+  for (const char* action : {"show", "validate", "update"}) {
+    for (const std::vector<std::string>& words :
+         std::vector<std::vector<std::string>>{{"config", action, file},
+                                               {"config", action, "--config_file", file},
+                                               {"config", action, "--config-file=" + file},
+                                               {"config", "--config_file", file, action}}) {
+      AccelRun run(words);
+      CHECK(run.finish() == 0);
+      INFO(run.err());
+      CHECK_THAT(run.out(), ContainsSubstring(file));
+    }
+  }
+  check_refused({"config", "keys", "--config_file", file}, 2, {"unknown flag --config_file"});
+}
+
 TEST_CASE("of a flag that is given twice, the last counts", "[launcher]") {
   AccelRun run({"launch",
                 "--cpu",
