@@ -37,6 +37,8 @@ bool is_host(const std::string& text) {
 void check_processes(const Config& config, Report& report) {
   const std::string_view type = to_string(config.distributed_type);
   if (!config.num_processes) {
+    // A launch counts the devices; why it could not is said elsewhere.
+    if (is_gpu_type(config.distributed_type) && config.num_machines == 1) return;
     report.error("num_processes", concat("is needed with distributed_type ", type),
                  "Pass --num_processes N (of the whole job, over all machines), or write num_processes: N.");
     return;

@@ -136,6 +136,29 @@ TEST_CASE("gpu_ids are chosen among the devices that CUDA_VISIBLE_DEVICES shows"
   CHECK(checked(text("'GPU-3,GPU-1a'"), gpu_box({"GPU-1a", "GPU-2b"})).error("asks for device GPU-3"));
 }
 
+TEST_CASE("MULTI_GPU on one machine has a process a device, unless somebody says otherwise") {
+  const auto count = [](const std::string& text, const MachineFacts& machine) {
+    return inspect_text(text, "c.yaml", machine).config.num_processes;
+  };
+  CHECK(count(kGpu, gpu_box(8)) == 8);
+  CHECK(count(kGpu, gpu_box({"4", "5"})) == 2);
+  CHECK(count(kGpu + "gpu_ids: 0,3,4\n", gpu_box(8)) == 3);
+  CHECK(count(kGpu + "num_processes: 2\n", gpu_box(8)) == 2);
+  CHECK_FALSE(count(kGpu + "num_machines: 2\n", gpu_box(8)));
+  CHECK(checked(kGpu, gpu_box(8)).problems.empty());
+  CHECK(
+      checked(kGpu + "num_machines: 2\nmain_process_ip: a\n", gpu_box(8)).error("num_processes: is needed"));
+  // One problem where there is one.
+  const Checked cpu = checked(kGpu + "use_cpu: true\n", gpu_box(8));
+  INFO(cpu.text);
+  CHECK(cpu.error("use_cpu: is true with distributed_type MULTI_GPU"));
+  CHECK(cpu.problems.size() == 1);
+  const Checked none = checked(kGpu);
+  INFO(none.text);
+  CHECK(none.error("no CUDA device found; use --cpu"));
+  CHECK(none.problems.size() == 1);
+}
+
 TEST_CASE("addresses") {
   const auto taken = [](const std::string& ip) {
     return !checked(concat(kCpu, "num_processes: 2\nmain_process_ip: ", ip, "\n")).error("main_process_ip");
