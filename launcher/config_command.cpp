@@ -6,6 +6,7 @@
 #include "accelerate/config/schema.h"
 #include "launcher/commands.h"
 #include "launcher/config_actions.h"
+#include "launcher/flag_checks.h"
 #include "launcher/terminal.h"
 
 namespace accelerate::cli {
@@ -31,12 +32,12 @@ int run(State& state, Action action) {
                                 .terminal = Terminal::usable(variables)});
 }
 
-// A subcommand that takes the file as an argument; --config_file of `config` itself does as well.
+// A subcommand that takes the file as an argument, or as HF Accelerate's --config_file.
 CLI::App* add_file_action(CLI::App& config, const char* name, const char* help,
                           const std::shared_ptr<State>& state, int& exit_code, Action action) {
   CLI::App* command = config.add_subcommand(name, help);
-  command->fallthrough();
   command->add_option("file", state->file, "The file (default: the one that a launch would read)");
+  command->add_option("--config_file,--config-file", state->file, "The same")->type_name("FILE");
   command->callback([state, &exit_code, action] { exit_code = run(*state, action); });
   return command;
 }
@@ -80,7 +81,7 @@ void add_config_command(CLI::App& app, int& exit_code) {
   check
       ->add_option("--num_processes,--num-processes", state->num_processes,
                    "Check for a launch with this number of processes, over all machines")
-      ->check(CLI::PositiveNumber);
+      ->check(integer_from(1));
   add_file_action(*config, "update", "Rewrite a file with today's spellings", state, exit_code, update_file);
 
   CLI::App* keys = config->add_subcommand("keys", "Print all keys with values, defaults and variables");

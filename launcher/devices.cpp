@@ -11,19 +11,10 @@
 namespace accelerate::cli {
 namespace {
 
-std::vector<std::string> visible_devices(const Config& config, const EnvVars& variables) {
-  std::vector<std::string> out;
-  if (const auto listed = variables.get(variables::kCudaVisibleDevices)) {
-    for (const std::string& part : split(*listed, ',')) {
-      const std::string id = trim(part);
-      // CUDA stops reading the list at an entry that is no device; "-1" is the usual way of saying "none".
-      if (const auto number = parse_int(id); number && *number < 0) break;
-      out.push_back(id);
-    }
-  } else {
-    for (int device = 0; device < config.machine.cuda_devices; ++device)
-      out.push_back(std::to_string(device));
-  }
+std::vector<std::string> visible_devices(const MachineFacts& machine) {
+  std::vector<std::string> out = machine.visible_ids;
+  for (int device = static_cast<int>(out.size()); device < machine.cuda_devices; ++device)
+    out.push_back(std::to_string(device));
   return out;
 }
 
@@ -43,9 +34,9 @@ bool cpu_was_chosen(const Config& config) {
 }
 
 // The NUMA node of the device of each rank; empty where ranks have no devices of their own.
-std::vector<std::optional<int>> nodes_of_ranks(const Config& config, const EnvVars& variables, size_t ranks) {
+std::vector<std::optional<int>> nodes_of_ranks(const Config& config, size_t ranks) {
   if (config.distributed_type != DistributedType::kMultiGpu || config.use_cpu) return {};
-  const std::vector<std::string> devices = config.gpu_ids.value_or(visible_devices(config, variables));
+  const std::vector<std::string> devices = config.gpu_ids.value_or(visible_devices(config.machine));
   const std::vector<std::optional<int>> nodes = numa_nodes_of_gpus();
   std::vector<std::optional<int>> out(ranks);
   for (size_t rank = 0; rank < std::min(ranks, devices.size()); ++rank) {
@@ -60,13 +51,8 @@ std::vector<std::optional<int>> nodes_of_ranks(const Config& config, const EnvVa
 
 std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars& variables) {
   if (!config.gpu_ids || cpu_was_chosen(config)) return std::nullopt;
-  const std::vector<std::string> visible = visible_devices(config, variables);
-  std::vector<std::string> missing;
-  for (const std::string& id : *config.gpu_ids) {
-    // A device may be named by its number or its unique name; a name can only be compared with other names.
-    const bool comparable = parse_int(id).has_value() || variables.get(variables::kCudaVisibleDevices);
-    if (comparable && std::find(visible.begin(), visible.end(), id) == visible.end()) missing.push_back(id);
-  }
+  const std::vector<std::string> visible = visible_devices(config.machine);
+  const std::vector<std::string> missing = missing_devices(config.machine, *config.gpu_ids);
   if (!missing.empty()) {
     const std::string seen = visible.empty() ? "none" : join(visible, ",");
     throw ConfigError({.what = concat("gpu_ids asks for device ", join(missing, ","), ", which ",
@@ -84,11 +70,11 @@ std::optional<std::string> devices_of_ranks(const Config& config, const EnvVars&
   return join(*config.gpu_ids, ",");
 }
 
-std::vector<std::vector<int>> cpus_of_ranks(const Config& config, const EnvVars& variables) {
+std::vector<std::vector<int>> cpus_of_ranks(const Config& config, [[maybe_unused]] const EnvVars& variables) {
   if (!config.enable_cpu_affinity) return {};
   const auto ranks = static_cast<int>(config.num_processes.value_or(1) / config.num_machines);
   const std::vector<int> cpus = allowed_cpus();
-  auto shares = share_cpus(cpus, ranks, nodes_of_ranks(config, variables, static_cast<size_t>(ranks)));
+  auto shares = share_cpus(cpus, ranks, nodes_of_ranks(config, static_cast<size_t>(ranks)));
   if (!shares.empty()) return shares;
   throw ConfigError({.what = concat("enable_cpu_affinity: ", ranks, " processes on this machine, but it has ",
                                     cpus.size(), cpus.size() == 1 ? " CPU" : " CPUs", " for them"),

@@ -9,6 +9,7 @@
 #include "accelerate/core/strings.h"
 #include "accelerate/environment/env_vars.h"
 #include "launcher/commands.h"
+#include "launcher/flag_checks.h"
 #include "launcher/memory_estimate.h"
 
 namespace accelerate::cli {
@@ -112,7 +113,7 @@ void add_estimate_memory_command(CLI::App& app, int& exit_code) {
   command->add_option("--parameters", request->parameters, "Instead of a model: how many (7B, 350M, 124000)")
       ->type_name("N");
   command->add_option("--num_processes", request->num_processes, "Processes that share the work [1]")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(integer_from(1))
       ->type_name("N");
   command->add_option("--optimizer", request->optimizer, "adamw, sgd or sgd-momentum [adamw]")
       ->type_name("NAME");

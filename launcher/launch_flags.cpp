@@ -6,6 +6,7 @@
 #include "accelerate/config/schema.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
+#include "launcher/flag_checks.h"
 
 namespace accelerate::cli {
 namespace {
@@ -24,7 +25,7 @@ bool stands_alone(const KeyRow& row) {
 
 std::string group_of(const KeyRow& row) {
   const Support support = support_of(row);
-  if (support == Support::kWorks) return row.block().empty() ? kJob : std::string(row.block());
+  if (support == Support::kWorks) return row.block() == "mpirun_config" ? kMachines : kJob;
   return kNoEffect;
 }
 
@@ -75,7 +76,7 @@ void LaunchFlagSet::add_own(CLI::App& command) {
   command
       .add_option("--num_cpu_threads_per_process", flags_.threads_per_process,
                   "OMP_NUM_THREADS of each process [cores / processes]")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_from(1))
       ->type_name("")
       ->group(kProgram);
   command.add_option("--env", flags_.env, "Set a variable in every process; may be repeated")
@@ -88,13 +89,13 @@ void LaunchFlagSet::add_own(CLI::App& command) {
       .add_option_function<int>(
           "--max_restarts", [this](int count) { flags_.max_restarts = count; },
           "Start all processes afresh after a failure [0]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(integer_from(0))
       ->type_name("")
       ->group(kProgram);
   command
       .add_option("--grace_period", flags_.grace_period_s,
                   "From asking processes to stop to killing them [5]")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(seconds_from(0, 86400))
       ->type_name("SECONDS")
       ->group(kProgram);
   command
@@ -140,7 +141,7 @@ void LaunchFlagSet::add_output(CLI::App& command) {
 void LaunchFlagSet::add_machines(CLI::App& command) {
   const auto seconds = [&](const char* name, double& value, const char* help) {
     command.add_option(name, value, help)
-        ->check(CLI::Range(0.05, 86400.0))
+        ->check(seconds_from(0.05, 86400))
         ->type_name("SECONDS")
         ->group(kMachines);
   };
@@ -151,7 +152,7 @@ void LaunchFlagSet::add_machines(CLI::App& command) {
       ->group(kMachines);
   command
       .add_option("--nproc_per_node", flags_.nproc_per_node, "With --nnodes: processes of each machine [1]")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_from(1))
       ->type_name("N")
       ->group(kMachines);
   command
@@ -215,9 +216,11 @@ void LaunchFlagSet::override_machines(std::vector<Override>& out, bool machines_
   }
   const int most = machine_range().second;
   const int processes = most * std::max(1, flags_.nproc_per_node);
-  out.push_back({"num_machines", std::to_string(most)});
-  out.push_back({"num_processes", std::to_string(processes)});
-  out.push_back({"rdzv_backend", "c10d"});
+  const char* const nnodes = "--nnodes";
+  out.push_back({"num_machines", std::to_string(most), nnodes});
+  out.push_back(
+      {"num_processes", std::to_string(processes), flags_.nproc_per_node > 0 ? "--nproc_per_node" : nnodes});
+  out.push_back({"rdzv_backend", "c10d", nnodes});
 }
 
 std::pair<int, int> LaunchFlagSet::machine_range() const {
@@ -270,8 +273,8 @@ void LaunchFlagSet::add_schema(CLI::App& command) {
 
 std::vector<Override> LaunchFlagSet::overrides(bool machines_known) const {
   std::vector<Override> out;
-  if (multi_gpu_) out.push_back({"distributed_type", "MULTI_GPU"});
-  if (tpu_) out.push_back({"distributed_type", "XLA"});
+  if (multi_gpu_) out.push_back({"distributed_type", "MULTI_GPU", "--multi_gpu"});
+  if (tpu_) out.push_back({"distributed_type", "XLA", "--tpu"});
   for (const Key& key : keys_) {
     if (key.option->count() > 0) out.push_back({key.name, key.text});
   }

@@ -9,6 +9,7 @@
 #include "accelerate/core/version.h"
 #include "launcher/arguments.h"
 #include "launcher/commands.h"
+#include "launcher/flag_checks.h"
 
 namespace accelerate::cli {
 namespace {
@@ -35,6 +36,7 @@ int run_main(int argc, char** argv) {
   add_estimate_memory_command(app, exit_code);
   add_test_command(app, exit_code);
   add_completion_command(app, exit_code);
+  let_last_flag_count(app);
   try {
     arguments = parse_arguments(app, {argv + 1, argv + argc});
     std::vector<std::string> reversed(arguments.own.rbegin(), arguments.own.rend());

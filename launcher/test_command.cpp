@@ -11,6 +11,7 @@
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 #include "launcher/commands.h"
+#include "launcher/flag_checks.h"
 
 namespace accelerate::cli {
 namespace {
@@ -91,7 +92,7 @@ void add_test_command(CLI::App& app, int& exit_code) {
   command
       ->add_option("--num_processes", request->num_processes,
                    "Processes to start [the configuration's, or 2]")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_from(1))
       ->type_name("N");
   command->callback([request, &exit_code] { exit_code = run_test(*request); });
 }

@@ -24,14 +24,22 @@ bool may_use_gpus(const Config& config) {
   return !config.use_cpu && config.machine.cuda_devices > 0;
 }
 
-// Nobody said how to spread the job: by the number of processes, and without one by the number of devices.
+// One process a device, where nobody said how many.
+void count_devices(Config& config) {
+  if (config.num_processes || !may_use_gpus(config) || config.num_machines != 1) return;
+  const int64_t devices =
+      config.gpu_ids ? static_cast<int64_t>(config.gpu_ids->size()) : int64_t{config.machine.cuda_devices};
+  config.num_processes = devices;
+  config.origins["num_processes"] = {Origin::kDetected,
+                                     concat(devices, devices == 1 ? " CUDA device" : " CUDA devices"), 0};
+}
+
+// Nobody said how to spread the job: mpirun starts CPU ranks; else by the number of processes, and without
+// one by the number of devices.
 void choose_type(Config& config) {
-  if (!config.num_processes && may_use_gpus(config) && config.num_machines == 1) {
-    const int64_t devices =
-        config.gpu_ids ? static_cast<int64_t>(config.gpu_ids->size()) : int64_t{config.machine.cuda_devices};
-    config.num_processes = devices;
-    config.origins["num_processes"] = {Origin::kDetected, concat(devices, " CUDA devices"), 0};
-  }
+  if (config.mpirun.hostfile)
+    return set_type(config, DistributedType::kMultiCpu, said_by(config, "mpirun_config.mpirun_hostfile"));
+  count_devices(config);
   const int64_t processes = config.num_processes.value_or(config.num_machines);
   if (processes <= 1) return;
   if (may_use_gpus(config)) {
@@ -86,6 +94,7 @@ void settle_count(Config& config, std::vector<Problem>& problems) {
 void derive(Config& config, std::vector<Problem>& problems) {
   if (config.given("distributed_type")) {
     apply_stronger_wish(config, problems);
+    if (config.distributed_type == DistributedType::kMultiGpu) count_devices(config);
   } else {
     choose_type(config);
     if (!config.file.empty()) {

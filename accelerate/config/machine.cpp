@@ -21,18 +21,15 @@ int count_device_nodes() {
   return count;
 }
 
-// CUDA stops reading the list at the first entry that it does not know.
-int count_visible(const std::string& list, int devices) {
-  int count = 0;
-  for (const std::string& part : split(list, ',')) {
-    const std::string id = trim(part);
-    const auto number = parse_int(id);
-    const bool known =
-        number ? *number >= 0 && *number < devices : id.starts_with("GPU-") || id.starts_with("MIG-");
-    if (!known) break;
-    ++count;
-  }
-  return std::min(count, devices);
+bool is_unique_name(std::string_view id) {
+  return id.starts_with("GPU-") || id.starts_with("MIG-");
+}
+
+// Numbers alike, or one name the beginning of the other.
+bool same_device(std::string_view a, std::string_view b) {
+  const auto number = parse_int(a);
+  if (number) return number == parse_int(b);
+  return is_unique_name(a) && is_unique_name(b) && (a.starts_with(b) || b.starts_with(a));
 }
 
 }  // namespace
@@ -44,9 +41,37 @@ MachineFacts detect_machine(const EnvVars& variables) {
   // Not through get(): an empty list means "no device" to CUDA, and not "not given".
   const auto visible = variables.values().find("CUDA_VISIBLE_DEVICES");
   if (visible != variables.values().end()) {
-    facts.cuda_devices = count_visible(visible->second, facts.cuda_devices);
+    facts.visible_ids = visible_ids(visible->second, facts.cuda_devices);
+    facts.cuda_devices = static_cast<int>(facts.visible_ids.size());
   }
   return facts;
+}
+
+// CUDA stops reading the list at the first entry that it does not know.
+std::vector<std::string> visible_ids(std::string_view list, int devices) {
+  std::vector<std::string> out;
+  for (const std::string& part : split(list, ',')) {
+    const std::string id = trim(part);
+    const auto number = parse_int(id);
+    const bool known = number ? *number >= 0 && *number < devices : is_unique_name(id);
+    if (!known || static_cast<int>(out.size()) == devices) break;
+    out.push_back(id);
+  }
+  return out;
+}
+
+std::vector<std::string> missing_devices(const MachineFacts& machine, std::span<const std::string> ids) {
+  std::vector<std::string> out;
+  for (const std::string& id : ids) {
+    const auto number = parse_int(id);
+    const auto& visible = machine.visible_ids;
+    const bool there = machine.cuda_devices > 0 && visible.empty()
+                           ? !number || *number < machine.cuda_devices
+                           : std::any_of(visible.begin(), visible.end(),
+                                         [&](const std::string& other) { return same_device(id, other); });
+    if (!there) out.push_back(id);
+  }
+  return out;
 }
 
 }  // namespace accelerate

@@ -17,8 +17,20 @@ bool contains(const std::vector<std::string>& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-bool same_value_in_file(const Config& config, const KeyRow& row) {
-  return config.origin_of(row.name).origin == Origin::kFile;
+// Variables may be meant for other jobs; what stands in the file, on the command line or in code is not.
+bool meant_for_this_job(Origin origin) {
+  return origin == Origin::kFile || origin == Origin::kCommandLine || origin == Origin::kCode;
+}
+
+bool typed(const Config& config, const KeyRow& row) {
+  const Origin origin = config.origin_of(row.name).origin;
+  return origin == Origin::kCommandLine || origin == Origin::kCode;
+}
+
+// A value that asks for something: HF Accelerate writes the others into every file.
+bool says_something(const Config& config, const KeyRow& row) {
+  const std::string text = value_text(config, row).value_or("");
+  return !text.empty() && text != "false" && text != row.default_text;
 }
 
 // Keys of a block that somebody gave, the block's own switch included.
@@ -49,8 +61,7 @@ void check_values(const Config& config, ValidateFor purpose, Report& report) {
       report.unsupported(row.name, concat("not supported yet: ", row.name, " ", *text), {});
     }
     if (row.support != Support::kWorks || works(row, *text)) continue;
-    // Machines that do not exist need not find one another.
-    if (row.name == "rdzv_backend" && (config.num_machines == 1 || purpose == ValidateFor::kRank)) continue;
+    if (row.name == "rdzv_backend" && purpose == ValidateFor::kRank) continue;
     std::string hint = concat("Supported today: ", join(words_of(row.works), ", "), ".");
     if (row.name == "compute_environment") hint = "Start the job on the machine itself, with LOCAL_MACHINE.";
     report.unsupported(row.name, concat("not supported yet: ", row.name, " ", *text), hint);
@@ -60,15 +71,20 @@ void check_values(const Config& config, ValidateFor purpose, Report& report) {
 // A block that is there and has no part in what was asked for; people believe that it has.
 void check_unused_block(const Config& config, const KeyRow& block, Report& report) {
   const auto given = given_in(config, block);
-  const bool in_file = std::any_of(given.begin(), given.end(),
-                                   [&](const KeyRow* row) { return same_value_in_file(config, *row); });
-  if (!in_file && config.origin_of(block.name).origin != Origin::kFile) return;
   const bool by_precision = contains(words_of(find_row("mixed_precision")->allowed), block.used_with);
   const std::string under = by_precision ? concat("mixed_precision ", to_string(config.mixed_precision))
                                          : std::string(to_string(config.distributed_type));
-  report.warn(block.name, concat("ignored under ", under),
-              concat("It is used with ", by_precision ? "mixed_precision " : "distributed_type ",
-                     block.used_with, "."));
+  const std::string hint = concat("It is used with ", by_precision ? "mixed_precision " : "distributed_type ",
+                                  block.used_with, ".");
+  const bool in_file = std::any_of(given.begin(), given.end(), [&](const KeyRow* row) {
+    return config.origin_of(row->name).origin == Origin::kFile;
+  });
+  if (in_file || meant_for_this_job(config.origin_of(block.name).origin)) {
+    report.warn(block.name, concat("ignored under ", under), hint);
+  }
+  for (const KeyRow* row : given) {
+    if (typed(config, *row)) report.warn(row->name, concat("has no effect under ", under), hint);
+  }
 }
 
 void check_blocks(const Config& config, Report& report) {
@@ -107,17 +123,39 @@ void check_parallelism(const Config& config, Report& report) {
     asked += concat(row->leaf().substr(block.prefix.size()), " ", *size);
   }
   const Origin origin = config.origin_of(block.name).origin;
-  if (asked.empty() && origin <= Origin::kFile) return;
+  if (asked.empty() && origin <= Origin::kFile) {
+    for (const KeyRow* row : given_in(config, block)) {
+      if (!typed(config, *row) || row->leaf().ends_with("_size")) continue;
+      report.warn(row->name, "has no effect: no size above 1 is asked for", {});
+    }
+    return;
+  }
   report.unsupported(
       block.name,
       concat("not supported yet: parallelism_config", asked.empty() ? "" : concat(" (", asked, ")")), {});
 }
 
 void check_compiler(const Config& config, Report& report) {
+  constexpr std::string_view kBackend = "dynamo_config.dynamo_backend";
   const std::string backend = config.dynamo.backend.value_or("no");
-  if (backend == "no") return;
-  report.warn("dynamo_config.dynamo_backend", concat(backend, " is ignored: C++ has no torch.compile"),
-              "Results are the same without it.");
+  if (backend != "no") {
+    report.warn(kBackend, concat(backend, " is ignored: C++ has no torch.compile"),
+                "Results are the same without it.");
+  }
+  for (const KeyRow* row : given_in(config, *find_row("dynamo_config"))) {
+    if (row->name == kBackend || !typed(config, *row) || !says_something(config, *row)) continue;
+    report.warn(row->name, "has no effect: C++ has no torch.compile", {});
+  }
+}
+
+// Keys at the top that mean nothing here. `same_network` holds for any network, and is no wish.
+void check_without_effect(const Config& config, Report& report) {
+  for (const KeyRow& row : schema()) {
+    if (row.support != Support::kNoEffect || row.slot == nullptr || row.name == "same_network") continue;
+    if (!meant_for_this_job(config.origin_of(row.name).origin)) continue;
+    if (!typed(config, row) && !says_something(config, row)) continue;
+    report.warn(row.name, "has no effect: it is for TPU pods, which are not supported", {});
+  }
 }
 
 void check_deepspeed_file(const Config& config, ValidateFor purpose, Report& report) {
@@ -130,13 +168,25 @@ void check_deepspeed_file(const Config& config, ValidateFor purpose, Report& rep
   try {
     found = inspect_deepspeed_file(file, {processes, config.allow_unknown_keys});
   } catch (const ConfigError& unreadable) {
-    return report.machine_error(kKey, unreadable.what(), {});
+    return report.machine(Severity::kError, kKey, unreadable.what(), {});
   }
   report.take(found.problems);
   for (const detail::DeepSpeedConflict& conflict : detail::find_conflicts(config, found.file)) {
     report.error(conflict.key, concat("is ", conflict.value, ", but ", file, " says ", conflict.in_file),
                  concat("The file decides: leave the key out, or write \"auto\" there."));
   }
+}
+
+// Of the machine that mpirun will be started on, which may be another one.
+void check_hostfile(const Config& config, Report& report) {
+  if (!uses_mpirun(config) || !config.mpirun.hostfile) return;
+  const std::string& file = *config.mpirun.hostfile;
+  std::error_code ignored;
+  // Whose home folder '~' will be is not known here.
+  if (file.starts_with("~") || std::filesystem::exists(file, ignored)) return;
+  report.machine(Severity::kWarning, "mpirun_config.mpirun_hostfile",
+                 concat(shell_quote(file), " does not exist on this machine"),
+                 "A relative path starts at the folder that the job is started in.");
 }
 
 // A file named for one way of running that says NO is rarely what was meant.
@@ -176,9 +226,11 @@ std::vector<Problem> validate(const Config& config, ValidateFor purpose) {
   check_compiler(config, report);
   check_deepspeed_file(config, purpose, report);
   if (purpose != ValidateFor::kRank) {
+    check_without_effect(config, report);
     check_file_name(config, report);
     detail::check_counts(config, purpose, report);
-    detail::check_machine(config, report);
+    detail::check_machine(config, purpose, report);
+    check_hostfile(config, report);
   }
   return problems;
 }

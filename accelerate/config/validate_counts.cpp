@@ -7,6 +7,7 @@
 #include "accelerate/config/excerpt.h"
 #include "accelerate/config/placeholder.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/environment/reading.h"
 
 namespace accelerate::detail {
 namespace {
@@ -34,9 +35,18 @@ bool is_host(const std::string& text) {
   return has_letter;
 }
 
+// "num_machines 2", or the flag that says so.
+std::string machines_text(const Config& config) {
+  const ValueOrigin origin = config.origin_of("num_machines");
+  return concat(origin.origin == Origin::kCommandLine ? origin.detail : "num_machines", " ",
+                config.num_machines);
+}
+
 void check_processes(const Config& config, Report& report) {
   const std::string_view type = to_string(config.distributed_type);
   if (!config.num_processes) {
+    // A launch counts the devices; why it could not is said elsewhere.
+    if (is_gpu_type(config.distributed_type) && config.num_machines == 1) return;
     report.error("num_processes", concat("is needed with distributed_type ", type),
                  "Pass --num_processes N (of the whole job, over all machines), or write num_processes: N.");
     return;
@@ -46,11 +56,11 @@ void check_processes(const Config& config, Report& report) {
   if (processes < machines) {
     report.error(
         "num_processes",
-        concat(processes, processes == 1 ? " process" : " processes", " for num_machines ", machines),
+        concat(processes, processes == 1 ? " process" : " processes", " for ", machines_text(config)),
         "num_processes counts those of all machines; each needs at least one.");
   } else if (processes % machines != 0) {
     report.error("num_processes",
-                 concat(processes, " processes can't be shared out evenly over num_machines ", machines),
+                 concat(processes, " processes can't be shared out evenly over ", machines_text(config)),
                  concat("Take a multiple of ", machines, "."));
   } else if (processes == 1 && config.distributed_type != DistributedType::kNo) {
     report.warn("num_processes",
@@ -61,8 +71,7 @@ void check_processes(const Config& config, Report& report) {
 void check_addresses(const Config& config, ValidateFor purpose, Report& report) {
   const bool several = config.num_machines > 1;
   if (config.machine_rank >= config.num_machines) {
-    report.error("machine_rank",
-                 concat("is ", config.machine_rank, " with num_machines ", config.num_machines),
+    report.error("machine_rank", concat("is ", config.machine_rank, " with ", machines_text(config)),
                  concat("Ranks of machines go from 0 to ", config.num_machines - 1, "."));
   }
   if (config.main_process_ip && !is_host(*config.main_process_ip)) {
@@ -74,7 +83,7 @@ void check_addresses(const Config& config, ValidateFor purpose, Report& report) 
   if (several && !config.main_process_ip && !uses_mpirun(config)) {
     const bool set_to_null = config.nulls.contains("main_process_ip");
     const std::string what =
-        concat("is ", set_to_null ? "null" : "not given", " with num_machines ", config.num_machines);
+        concat("is ", set_to_null ? "null" : "not given", " with ", machines_text(config));
     const std::string hint = "Pass --main_process_ip with the address of the machine with rank 0.";
     if (set_to_null || purpose == ValidateFor::kLaunch) {
       report.error("main_process_ip", what, hint);
@@ -85,8 +94,8 @@ void check_addresses(const Config& config, ValidateFor purpose, Report& report) 
   if (!config.main_process_port) return;
   const int64_t port = *config.main_process_port;
   if (several && port == 0) {
-    report.error("main_process_port", concat("is 0 (any free one) with num_machines ", config.num_machines),
-                 "All machines must know the port: choose one, such as 29500.");
+    report.error("main_process_port", concat("is 0 (any free one) with ", machines_text(config)),
+                 concat("All machines must know the port: choose one, such as ", kDefaultMasterPort, "."));
   }
   if (port > 0 && port < 1024) {
     report.warn("main_process_port", concat(port, " is a privileged port"), "Choose one from 1024 on, or 0.");
@@ -120,7 +129,12 @@ void check_device_choice(const Config& config, Report& report) {
   }
 }
 
-void check_cuda(const Config& config, int64_t local, Report& report) {
+Severity severity_on(ValidateFor purpose) {
+  return purpose == ValidateFor::kFile ? Severity::kWarning : Severity::kError;
+}
+
+void check_cuda(const Config& config, int64_t local, ValidateFor purpose, Report& report) {
+  const Severity severity = severity_on(purpose);
   const int devices = config.machine.cuda_devices;
   const bool asked = is_gpu_type(config.distributed_type) ||
                      (config.distributed_type == DistributedType::kNo && config.gpu_ids && !config.use_cpu);
@@ -130,25 +144,30 @@ void check_cuda(const Config& config, int64_t local, Report& report) {
     const std::string what = key == "gpu_ids"
                                  ? concat(join(*config.gpu_ids, ","), ", but no CUDA device found")
                                  : std::string("MULTI_GPU, but no CUDA device found");
-    report.machine_error(key, what + "; use --cpu", {});
-    return;
+    if (purpose == ValidateFor::kFile) return report.machine(severity, key, what + " on this machine", {});
+    return report.machine(severity, key, what + "; use --cpu", {});
   }
   if (local > devices) {
-    report.machine_error("num_processes",
-                         concat(local, " processes on this machine, but it has ", devices,
-                                devices == 1 ? " CUDA device" : " CUDA devices"),
-                         "Each process needs a device of its own; mind CUDA_VISIBLE_DEVICES.");
+    report.machine(severity, "num_processes",
+                   concat(local, " processes on this machine, but it has ", devices,
+                          devices == 1 ? " CUDA device" : " CUDA devices"),
+                   "Each process needs a device of its own; mind CUDA_VISIBLE_DEVICES.");
   }
   if (!config.gpu_ids) return;
-  for (const std::string& id : *config.gpu_ids) {
-    const auto number = parse_int(id);
-    if (number && *number >= devices) {
-      report.machine_error("gpu_ids",
-                           concat("device ", id, " does not exist: this machine has ", devices,
-                                  ", numbered from 0 to ", devices - 1),
-                           {});
-    }
+  const std::vector<std::string> missing = missing_devices(config.machine, *config.gpu_ids);
+  if (missing.empty()) return;
+  const std::string named = concat(missing.size() == 1 ? "device " : "devices ", join(missing, ","));
+  if (config.machine.visible_ids.empty()) {
+    report.machine(severity, "gpu_ids",
+                   concat(named, missing.size() == 1 ? " does" : " do", " not exist: this machine has ",
+                          devices, ", numbered from 0 to ", devices - 1),
+                   {});
+    return;
   }
+  const std::string visible = join(config.machine.visible_ids, ",");
+  report.machine(severity, "gpu_ids",
+                 concat("asks for ", named, ", but CUDA_VISIBLE_DEVICES shows ", visible, " only"),
+                 concat("gpu_ids names devices as that list does: choose among ", visible, "."));
 }
 
 }  // namespace
@@ -159,23 +178,22 @@ void check_counts(const Config& config, ValidateFor purpose, Report& report) {
   check_device_choice(config, report);
 }
 
-void check_machine(const Config& config, Report& report) {
+void check_machine(const Config& config, ValidateFor purpose, Report& report) {
   const int64_t local = config.num_processes.value_or(1) / config.num_machines;
-  check_cuda(config, local, report);
+  check_cuda(config, local, purpose, report);
   if (config.distributed_type != DistributedType::kMultiCpu) return;
   const int64_t cores = config.machine.cores;
   // Some more ranks than cores are a way to test; hundreds are a slip that would take the machine down.
   const int64_t limit = std::max<int64_t>(64, 16 * cores);
   if (local > limit) {
-    report.machine_error(
-        "num_processes",
-        concat(local, " processes on a machine with ", cores, cores == 1 ? " core" : " cores"),
-        concat("The limit is ", limit, "; best is one a core or fewer."));
+    report.machine(severity_on(purpose), "num_processes",
+                   concat(local, " processes on a machine with ", cores, cores == 1 ? " core" : " cores"),
+                   concat("The limit is ", limit, "; best is one a core or fewer."));
   } else if (local > cores) {
-    report.machine_warning("num_processes",
-                           concat(local, " processes on a machine with ", cores,
-                                  cores == 1 ? " core" : " cores", ": they take turns"),
-                           {});
+    report.machine(Severity::kWarning, "num_processes",
+                   concat(local, " processes on a machine with ", cores, cores == 1 ? " core" : " cores",
+                          ": they take turns"),
+                   {});
   }
 }
 

@@ -22,11 +22,9 @@ class Report {
   void unsupported(std::string_view key, std::string what, std::string hint) {
     add(Severity::kError, ProblemKind::kUnsupported, key, std::move(what), std::move(hint));
   }
-  void machine_warning(std::string_view key, std::string what, std::string hint) {
-    add(Severity::kWarning, ProblemKind::kMachine, key, std::move(what), std::move(hint));
-  }
-  void machine_error(std::string_view key, std::string what, std::string hint) {
-    add(Severity::kError, ProblemKind::kMachine, key, std::move(what), std::move(hint));
+  /// What does not fit this machine.
+  void machine(Severity severity, std::string_view key, std::string what, std::string hint) {
+    add(severity, ProblemKind::kMachine, key, std::move(what), std::move(hint));
   }
 
   /// Problems found elsewhere, with origins of their own.
@@ -44,7 +42,8 @@ class Report {
 /// Numbers that have to fit one another: processes, machines, ranks, addresses, device lists.
 void check_counts(const Config& config, ValidateFor purpose, Report& report);
 
-/// Numbers that have to fit this machine: cores and devices.
-void check_machine(const Config& config, Report& report);
+/// Numbers that have to fit this machine: cores and devices. Where a file is looked at by itself, it may be
+/// meant for another one, and these are warnings.
+void check_machine(const Config& config, ValidateFor purpose, Report& report);
 
 }  // namespace accelerate::detail

@@ -52,6 +52,11 @@ inline MachineFacts gpu_box(int devices) {
   return {.cores = 16, .cuda_devices = devices};
 }
 
+/// One on which CUDA_VISIBLE_DEVICES names these devices.
+inline MachineFacts gpu_box(const std::vector<std::string>& visible) {
+  return {.cores = 16, .cuda_devices = static_cast<int>(visible.size()), .visible_ids = visible};
+}
+
 /// Variables, as "NAME", "value" pairs.
 inline EnvVars variables(const std::vector<std::pair<std::string, std::string>>& values) {
   EnvVars out;

@@ -222,6 +222,28 @@ TEST_CASE("CUDA_VISIBLE_DEVICES limits what is counted") {
   CHECK(detect_machine(variables({{"CUDA_VISIBLE_DEVICES", "0"}})).cuda_devices == std::min(all, 1));
 }
 
+TEST_CASE("the devices that CUDA_VISIBLE_DEVICES names are the machine's") {
+  using Ids = std::vector<std::string>;
+  CHECK(visible_ids("4,5", 8) == Ids{"4", "5"});
+  CHECK(visible_ids(" 4 , 5 ", 8) == Ids{"4", "5"});
+  CHECK(visible_ids("4,8,5", 8) == Ids{"4"});
+  CHECK(visible_ids("4,-1,5", 8) == Ids{"4"});
+  CHECK(visible_ids("GPU-1a,MIG-2b,5", 8) == Ids{"GPU-1a", "MIG-2b", "5"});
+  CHECK(visible_ids("GPU-1a,GPU-2b", 1) == Ids{"GPU-1a"});
+  CHECK(visible_ids("", 8).empty());
+  CHECK(visible_ids("x", 8).empty());
+  CHECK(visible_ids("0", 0).empty());
+  const auto missing = [](MachineFacts machine, const Ids& ids) { return missing_devices(machine, ids); };
+  CHECK(missing(gpu_box(2), {"0", "1", "GPU-1a"}).empty());
+  CHECK(missing(gpu_box(2), {"0", "2"}) == Ids{"2"});
+  CHECK(missing(gpu_box({"4", "5"}), {"5", "4"}).empty());
+  CHECK(missing(gpu_box({"4", "5"}), {"0", "5", "GPU-1a"}) == Ids{"0", "GPU-1a"});
+  CHECK(missing(gpu_box({"GPU-1a2b", "GPU-3c"}), {"GPU-1a2b", "GPU-3c4d"}).empty());
+  CHECK(missing(gpu_box({"GPU-1a2b"}), {"GPU-1a"}).empty());
+  CHECK(missing(gpu_box({"GPU-1a2b"}), {"0", "GPU-9"}) == Ids{"0", "GPU-9"});
+  CHECK(missing(cpu_box(), {"0", "GPU-9"}) == Ids{"0", "GPU-9"});
+}
+
 TEST_CASE("a flag makes it unimportant what is wrong with the file's value, whatever that is") {
   const TempFolder folder;
   const EnvVars none;

@@ -58,8 +58,9 @@ Verdict judge(const std::vector<Problem>& problems) {
 void check_verdict(const Expected& row, const Verdict& verdict) {
   if (row.verdict == "ok") {
     CHECK_FALSE(verdict.content_error);
-    // 068 is "ok", with a warning for its single process.
-    if (row.file != "068.yaml") CHECK_FALSE(verdict.warning);
+    // "ok", with a warning: 068 for its single process, the others for what they ask of TPU pods.
+    if (row.file != "068.yaml" && row.file != "002.yaml" && row.file != "035.yaml")
+      CHECK_FALSE(verdict.warning);
   } else if (row.verdict == "warn") {
     CHECK_FALSE(verdict.content_error);
     CHECK(verdict.warning);

@@ -114,6 +114,51 @@ TEST_CASE("counts that are odd are warned about") {
   warned(kCpu + "num_processes: 2\ngpu_ids: 0\n", "gpu_ids: 0 is ignored on the CPU");
 }
 
+TEST_CASE("gpu_ids are chosen among the devices that CUDA_VISIBLE_DEVICES shows") {
+  const auto text = [](const char* ids) { return concat(kGpu, "num_processes: 2\ngpu_ids: ", ids, "\n"); };
+  for (const auto& [ids, visible] : std::vector<std::pair<const char*, std::vector<std::string>>>{
+           {"4,5", {"4", "5"}},
+           {"5,4", {"4", "5", "6"}},
+           {"0,1", {"1", "0"}},
+           {"'GPU-1a,GPU-2b'", {"GPU-1a00", "GPU-2b00"}},
+           {"'GPU-1a,6'", {"6", "GPU-1a"}}}) {
+    const Checked found = checked(text(ids), gpu_box(visible));
+    INFO(ids << found.text);
+    CHECK(found.problems.empty());
+  }
+  const Checked other = checked(text("0,1"), gpu_box({"4", "5"}));
+  INFO(other.text);
+  CHECK(other.error("asks for devices 0,1, but CUDA_VISIBLE_DEVICES shows 4,5 only"));
+  CHECK(other.error("choose among 4,5."));
+  CHECK(other.problems.size() == 1);
+  CHECK(checked(text("0,5"), gpu_box({"4", "5"})).error("asks for device 0, but"));
+  CHECK(checked(text("0,1"), gpu_box({"GPU-1a", "GPU-2b"})).error("shows GPU-1a,GPU-2b only"));
+  CHECK(checked(text("'GPU-3,GPU-1a'"), gpu_box({"GPU-1a", "GPU-2b"})).error("asks for device GPU-3"));
+}
+
+TEST_CASE("MULTI_GPU on one machine has a process a device, unless somebody says otherwise") {
+  const auto count = [](const std::string& text, const MachineFacts& machine) {
+    return inspect_text(text, "c.yaml", machine).config.num_processes;
+  };
+  CHECK(count(kGpu, gpu_box(8)) == 8);
+  CHECK(count(kGpu, gpu_box({"4", "5"})) == 2);
+  CHECK(count(kGpu + "gpu_ids: 0,3,4\n", gpu_box(8)) == 3);
+  CHECK(count(kGpu + "num_processes: 2\n", gpu_box(8)) == 2);
+  CHECK_FALSE(count(kGpu + "num_machines: 2\n", gpu_box(8)));
+  CHECK(checked(kGpu, gpu_box(8)).problems.empty());
+  CHECK(
+      checked(kGpu + "num_machines: 2\nmain_process_ip: a\n", gpu_box(8)).error("num_processes: is needed"));
+  // One problem where there is one.
+  const Checked cpu = checked(kGpu + "use_cpu: true\n", gpu_box(8));
+  INFO(cpu.text);
+  CHECK(cpu.error("use_cpu: is true with distributed_type MULTI_GPU"));
+  CHECK(cpu.problems.size() == 1);
+  const Checked none = checked(kGpu);
+  INFO(none.text);
+  CHECK(none.error("no CUDA device found; use --cpu"));
+  CHECK(none.problems.size() == 1);
+}
+
 TEST_CASE("addresses") {
   const auto taken = [](const std::string& ip) {
     return !checked(concat(kCpu, "num_processes: 2\nmain_process_ip: ", ip, "\n")).error("main_process_ip");
@@ -180,6 +225,96 @@ TEST_CASE("blocks that have no part are warned about, and their files are not op
             .empty());
 }
 
+namespace {
+
+// What a launch with these flags says, on a machine without devices.
+std::string said_to(std::vector<Override> flags) {
+  const EnvVars none;
+  const InspectedConfig found = inspect_config(
+      {.file = std::nullopt, .environment = none, .command_line = std::move(flags), .machine = cpu_box()});
+  std::vector<Problem> problems;
+  for (const Problem& problem : found.problems) {
+    if (problem.severity == Severity::kError) problems.push_back(problem);
+  }
+  const auto more = validate(found.config);
+  problems.insert(problems.end(), more.begin(), more.end());
+  return joined(problems);
+}
+
+std::string said_to_cpu_ranks(std::vector<Override> flags) {
+  flags.push_back({"distributed_type", "MULTI_CPU"});
+  flags.push_back({"num_processes", "2"});
+  return said_to(std::move(flags));
+}
+
+}  // namespace
+
+TEST_CASE("flags that have no part are warned about, each by name") {
+  for (const auto& [key, text] :
+       std::vector<std::pair<std::string, std::string>>{{"zero_stage", "3"},
+                                                        {"fsdp_sharding_strategy", "FULL_SHARD"},
+                                                        {"fp8_backend", "TE"},
+                                                        {"megatron_lm_tp_degree", "2"},
+                                                        {"parallelism_config_cp_backend", "torch"},
+                                                        {"dynamo_use_fullgraph", "true"},
+                                                        {"downcast_bf16", "true"},
+                                                        {"tpu_use_cluster", "true"},
+                                                        {"vm", "x"},
+                                                        {"main_training_function", "main"},
+                                                        {"command_file", "f"}}) {
+    const std::string said = said_to_cpu_ranks({{key, text}});
+    INFO(key << "\n" << said);
+    CHECK_THAT(said, ContainsSubstring(concat("warning command line --", key)));
+    CHECK_THAT(said, ContainsSubstring("has no effect"));
+    CHECK(split(trim(said), '\n').size() == 1);
+  }
+  CHECK(
+      split(trim(said_to_cpu_ranks({{"zero_stage", "3"}, {"fsdp_version", "2"}, {"fp8_margin", "1"}})), '\n')
+          .size() == 3);
+  // Not a wish for anything.
+  CHECK(said_to_cpu_ranks({{"parallelism_config_tp_size", "1"}}).empty());
+  CHECK(said_to_cpu_ranks({{"dynamo_backend", "no"}}).empty());
+  CHECK(said_to_cpu_ranks({{"same_network", "true"}}).empty());
+}
+
+TEST_CASE("keys of TPU pods have no effect, which is said where they ask for something") {
+  for (const char* line : {"tpu_name: pod", "tpu_zone: z", "commands: [a, b]", "command_file: f",
+                           "tpu_env: [A=1]", "tpu_vm: [x]", "tpu_use_cluster: true", "tpu_use_sudo: true",
+                           "downcast_bf16: true", "downcast_bf16: 'yes'", "main_training_function: train"}) {
+    const Checked found = checked(concat(kCpu, "num_processes: 2\n", line, "\n"));
+    INFO(line << found.text);
+    CHECK(found.warning("c.yaml:3: "));
+    CHECK(found.warning("has no effect"));
+    CHECK(found.problems.size() == 1);
+  }
+  const Checked quiet = checked(
+      kCpu +
+      "num_processes: 2\nmain_training_function: main\ndowncast_bf16: 'no'\ntpu_env: []\n"
+      "tpu_use_cluster: false\ntpu_use_sudo: false\ncommands: null\ntpu_name: null\nsame_network: true\n"
+      "dynamo_config:\n  dynamo_backend: 'NO'\n");
+  INFO(quiet.text);
+  CHECK(quiet.problems.empty());
+}
+
+TEST_CASE("words of rdzv_backend are known ones, on one machine too") {
+  CHECK(checked(kCpu + "num_processes: 2\nrdzv_backend: foo\n")
+            .error("rdzv_backend: expected static, c10d, etcd or etcd-v2, got 'foo'"));
+  CHECK_THAT(said_to_cpu_ranks({{"rdzv_backend", "etcd"}}),
+             ContainsSubstring("error command line --rdzv_backend: rdzv_backend: not supported yet"));
+  CHECK_FALSE(has_errors(checked(kCpu + "rdzv_backend: etcd\n", cpu_box(), ValidateFor::kRank).problems));
+}
+
+TEST_CASE("a hostfile asks for ranks through mpirun, and their number is needed") {
+  CHECK_THAT(said_to({{"mpirun_hostfile", "/dev/null"}}),
+             ContainsSubstring("error num_processes: is needed with distributed_type MULTI_CPU"));
+  CHECK_THAT(said_to({{"mpirun_hostfile", "/dev/null"}, {"use_cpu", "true"}}),
+             ContainsSubstring("num_processes: is needed"));
+  CHECK(said_to({{"mpirun_hostfile", "/dev/null"}, {"num_processes", "1"}})
+            .find("there is nothing to share out") != std::string::npos);
+  CHECK_THAT(said_to({{"mpirun_hostfile", "/dev/null"}, {"distributed_type", "NO"}}),
+             ContainsSubstring("--mpirun_hostfile: mpirun_config.mpirun_hostfile: has no effect under NO"));
+}
+
 TEST_CASE("contradictions within a block") {
   const Checked fsdp = checked(
       "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_version: 2\n  fsdp_use_orig_params: "
@@ -203,6 +338,29 @@ TEST_CASE("a file by itself may lack what a command line adds, but not contradic
   CHECK_FALSE(checked(text, cpu_box(), ValidateFor::kFile).error("main_process_ip"));
   CHECK(checked(text + "main_process_ip: null\n", cpu_box(), ValidateFor::kFile)
             .error("c.yaml:4: main_process_ip: is null"));
+}
+
+TEST_CASE("a file by itself may be meant for another machine") {
+  for (const auto& [text, machine, said] : std::vector<std::tuple<std::string, MachineFacts, std::string>>{
+           {kGpu + "num_processes: 8\n", cpu_box(), "MULTI_GPU, but no CUDA device found on this machine"},
+           {kGpu + "num_processes: 8\n", gpu_box(2),
+            "8 processes on this machine, but it has 2 CUDA devices"},
+           {kGpu + "num_processes: 2\ngpu_ids: 6,7\n", gpu_box(2), "devices 6,7 do not exist"},
+           {kGpu + "num_processes: 2\ngpu_ids: 6,7\n", gpu_box({"4", "5"}), "shows 4,5 only"},
+           {kNo + "gpu_ids: 3\n", cpu_box(), "3, but no CUDA device found on this machine"},
+           {kCpu + "num_processes: 1000\n", cpu_box(), "1000 processes on a machine with 4 cores"},
+           {kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /no/such\n", cpu_box(),
+            "mpirun_hostfile: /no/such does not exist on this machine"}}) {
+    const Checked found = checked(text, machine, ValidateFor::kFile);
+    INFO(text << found.text);
+    CHECK(found.warning(said));
+    CHECK(found.problems.size() == 1);
+    CHECK_FALSE(has_errors(found.problems));
+    CHECK(found.text.find("--cpu") == std::string::npos);
+  }
+  CHECK(checked(kCpu + "num_processes: 2\nmpirun_config:\n  mpirun_hostfile: /dev/null\n", cpu_box(),
+                ValidateFor::kFile)
+            .problems.empty());
 }
 
 TEST_CASE("inside a rank, counts are the launcher's business") {

@@ -30,6 +30,33 @@ TEST_CASE("slips are answered with the nearest name", "[launcher]") {
   check_refused({"launch", "--num_processes"}, 2, {"--num_processes needs a value"});
 }
 
+TEST_CASE("flags of other launchers that have another form here are answered with it", "[launcher]") {
+  check_refused({"launch", "-m", "package.train"}, 2, {"unknown flag -m", "no Python modules"});
+  check_refused({"launch", "--module", "x"}, 2, {"unknown flag --module", "give the program itself"});
+  check_refused({"launch", "--rdzv_endpoint", "a:1", "x"}, 2, {"--main_process_ip", "--main_process_port"});
+  check_refused({"launch", "--standalone", "x"}, 2, {"Leave it out"});
+}
+
+TEST_CASE("messages name the flags that were typed", "[launcher]") {
+  const RunOptions no_devices{.environment = {{"CUDA_VISIBLE_DEVICES", "-1"}}};
+  for (const char* flag : {"--tpu", "--multi_gpu"}) {
+    AccelRun run({"launch", flag, "--num_processes", "2", bin("rank_script")}, no_devices);
+    CHECK(run.finish() == 2);
+    CHECK_THAT(run.err(), ContainsSubstring(concat("command line ", flag, ": ")));
+    CHECK(AccelRun::count_in(run.err(), "--distributed_type") == 0);
+  }
+  check_refused({"launch", "--cpu", "--nnodes", "2", bin("rank_script")}, 2,
+                {"main_process_ip: is not given with --nnodes 2"});
+  AccelRun both({"launch", "--cpu", "--multi_gpu", bin("rank_script")}, no_devices);
+  CHECK(both.finish() == 2);
+  CHECK_THAT(both.err(), ContainsSubstring("use_cpu: is true with distributed_type MULTI_GPU"));
+  CHECK(lines_of(both.err()).size() == 1);
+  AccelRun help({"launch", "--help"});
+  CHECK(help.finish() == 0);
+  CHECK(AccelRun::count_in(help.out(), "mpirun_config:") == 0);
+  CHECK_THAT(help.out(), ContainsSubstring("--mpirun_hostfile"));
+}
+
 TEST_CASE("what follows the program is the program's", "[launcher]") {
   const std::vector<std::string> mine = {"--cpu", "--num_processes", "9", "--", "--bogus", "-x", "", "a b"};
   for (const bool separated : {false, true}) {
@@ -105,6 +132,89 @@ TEST_CASE("counts that do not fit are refused before anything starts", "[launche
   check_refused({"launch", "--num_cpu_threads_per_process", "0", program}, 2,
                 {"num_cpu_threads_per_process"});
   check_refused({"launch", "--env", "novalue", program}, 2, {"KEY=VALUE", "novalue"});
+}
+
+TEST_CASE("values that a flag can't take are refused with what was expected and what was got", "[launcher]") {
+  const std::string program = bin("rank_script");
+  const auto refused = [&](const std::string& flag, const std::string& value, const std::string& expected) {
+    check_refused({"launch", "--cpu", flag, value, program}, 2,
+                  {concat(flag, ": expected ", expected, ", got '", value, "'")});
+  };
+  refused("--max_restarts", "-1", "an integer from 0 to 1000000");
+  refused("--max_restarts", "many", "an integer from 0 to 1000000");
+  refused("--num_cpu_threads_per_process", "0", "an integer from 1 to 1000000");
+  refused("--num_cpu_threads_per_process", "1.5", "an integer from 1 to 1000000");
+  refused("--nproc_per_node", "0", "an integer from 1 to 1000000");
+  refused("--grace_period", "-1", "a number of seconds from 0 to 86400");
+  refused("--connect_timeout", "0", "a number of seconds from 0.05 to 86400");
+  refused("--last_call", "", "a number of seconds from 0.05 to 86400");
+  check_refused({"test", "--num_processes", "0"}, 2,
+                {"--num_processes: expected an integer from 1 to 1000000, got '0'"});
+  check_refused({"estimate-memory", "--parameters", "1M", "--num_processes", "0"}, 2,
+                {"--num_processes: expected an integer from 1 to 1000000, got '0'"});
+  check_refused({"config", "validate", "--num_processes", "0"}, 2,
+                {"--num_processes: expected an integer from 1 to 1000000, got '0'"});
+  check_refused({"launch", "--num_processes=", "2", program}, 2, {"--num_processes needs a value"});
+  check_refused({"config", "--config_file="}, 2, {"--config_file needs a value"});
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"launch"}, {"test"}, {"config"}, {"config", "validate"}, {"estimate-memory"}}) {
+    std::vector<std::string> words = command;
+    words.push_back("--help");
+    AccelRun help(words);
+    CHECK(help.finish() == 0);
+    for (const char* never : {"POSITIVE", "NONNEGATIVE", " in ["}) {
+      INFO(help.out());
+      CHECK(help.out().find(never) == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("accel config show, validate and update take the file with and without --config_file",
+          "[launcher]") {
+  TempDir dir;
+  const std::string file = dir / "c.yaml";
+  write_file(file, "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n");
+  for (const char* action : {"show", "validate", "update"}) {
+    for (const std::vector<std::string>& words :
+         std::vector<std::vector<std::string>>{{"config", action, file},
+                                               {"config", action, "--config_file", file},
+                                               {"config", action, "--config-file=" + file},
+                                               {"config", "--config_file", file, action}}) {
+      AccelRun run(words);
+      CHECK(run.finish() == 0);
+      INFO(run.err());
+      CHECK_THAT(run.out(), ContainsSubstring(file));
+    }
+  }
+  check_refused({"config", "keys", "--config_file", file}, 2, {"unknown flag --config_file"});
+}
+
+TEST_CASE("of a flag that is given twice, the last counts", "[launcher]") {
+  AccelRun run({"launch",
+                "--cpu",
+                "--cpu",
+                "--num_processes",
+                "2",
+                "--quiet",
+                "--num-processes=1",
+                "--quiet",
+                "--max_restarts",
+                "3",
+                "--max_restarts=0",
+                "--env",
+                "A=1",
+                "--env",
+                "B=2",
+                bin("rank_script"),
+                "env",
+                "WORLD_SIZE",
+                "env",
+                "A",
+                "env",
+                "B"});
+  CHECK(run.finish() == 0);
+  INFO(run.err());
+  CHECK(run.out() == "WORLD_SIZE=1\nA=1\nB=2\n");
 }
 
 TEST_CASE("devices that are not there are refused", "[launcher]") {
