@@ -40,7 +40,7 @@ int bit(RankStream stream) {
 
 Console::Console(const OutputOptions& options, int num_processes, int world_size, bool captures)
     : options_(options),
-      captures_(captures || num_processes > 1 || !options.log_directory.empty()),
+      captures_(captures || world_size > 1 || !options.log_directory.empty()),
       several_(world_size > 1),
       stdout_(STDOUT_FILENO),
       ranks_(static_cast<size_t>(num_processes)) {

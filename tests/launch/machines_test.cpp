@@ -268,3 +268,35 @@ TEST_CASE("all machines restart together", "[machines]") {
     CHECK(AccelRun::count_in(again.out(), "restarts=1") == 2);
   }
 }
+
+TEST_CASE("machines with one rank each say whose a line is, and repeat its errors", "[machines]") {
+  const int port = free_port();
+  const auto words = [&](int machine) {
+    std::string script = "echo hello; [ $RANK = 0 ] && sleep 60; echo THE-ERROR >&2; sleep 0.3; ";
+    script += "for i in 1 2 3 4 5 6 7 8 9; do echo out $i >&2; done; exit 9";
+    return Words{"launch",
+                 "--cpu",
+                 "--num_processes",
+                 "2",
+                 "--num_machines",
+                 "2",
+                 "--machine_rank",
+                 std::to_string(machine),
+                 "--main_process_ip",
+                 "127.0.0.1",
+                 "--main_process_port",
+                 std::to_string(port),
+                 "--connect_timeout",
+                 "25",
+                 "/bin/sh",
+                 "-c",
+                 script};
+  };
+  AccelRun first(words(0));
+  AccelRun second(words(1));
+  CHECK(second.finish() == 9);
+  CHECK(first.finish() == 9);
+  CHECK(first.out() == "[rank 0] hello\n");
+  CHECK(second.out() == "[rank 1] hello\n");
+  CHECK_THAT(second.err(), ContainsSubstring("[rank 1] THE-ERROR\n"));
+}
