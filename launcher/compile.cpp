@@ -1,6 +1,8 @@
 #include "launcher/compile.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,17 +20,19 @@
 #include "accelerate/core/child_process.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/launch/run_support.h"
+#include "accelerate/launch/signal_pipe.h"
 #include "launcher/build_flags.h"
 #include "launcher/program.h"
 
 // How the cache works. The name of a program in it holds two hashes. The first is of what is known before
-// compiling: path and text of the source, the command line, and the size and time of compiler and library.
-// Under it, a list names the headers that the compiler read the last time, system headers and the library's
-// own left out. The second hash is of those headers' texts. A program is usable if it is there under both
-// hashes as they are now; nothing in the cache is ever changed, only added by a rename. The time of last
-// change of a program is that of its last start, and its launcher holds a shared lock on it; a program is
-// removed only under an exclusive one, and a launcher that has got its lock looks whether the program is
-// still there.
+// compiling: path and text of the source, the command line, and the size and time of compiler, library and
+// the files that the user's flags name. Under it, a list names the headers that the compiler read the last
+// time, system headers and the library's own left out. The second hash is of those headers' texts. A program
+// is usable if it is there under both hashes as they are now; nothing in the cache is ever changed, only
+// added by a rename. The time of last change of a program is that of its last start, and its launcher holds a
+// shared lock on it; a program is removed only under an exclusive one, and a launcher that has got its lock
+// looks whether the program is still there.
 
 namespace accelerate::cli {
 namespace {
@@ -37,7 +41,11 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostPrograms = 32;
 constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+constexpr std::chrono::milliseconds kLookInterval{1000};
+constexpr std::chrono::milliseconds kCompilerGrace{2000};
 constexpr const char* kListExtension = ".headers";
+// Where the compiler looks although no flag says so.
+constexpr const char* kSearchPaths[] = {"CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"};
 
 // FNV-1a of 128 bits: it keeps apart what a user has, and needs no protection from forgery in the user's own
 // folder.
@@ -266,22 +274,41 @@ std::string hash_of_headers(const std::string& list) {
   return hash.text();
 }
 
+void wait_for_end(const ChildProcess& child, detail::SignalPipe& signals, std::chrono::milliseconds limit) {
+  pollfd items[2] = {{child.pidfd(), POLLIN, 0}, {signals.fd(), POLLIN, 0}};
+  // Without pidfd (before Linux 5.3) the end is found by looking.
+  const auto most = child.pidfd() < 0 ? std::chrono::milliseconds(20) : limit;
+  ::poll(items, 2, static_cast<int>(most.count()));
+}
+
+// The compiler removes its own temporary files if it is asked.
+[[noreturn]] void stop_compiler(ChildProcess& child, int number, const std::string& source) {
+  child.signal_group(number);
+  const Deadline deadline = Deadline::after(kCompilerGrace);
+  child.wait(deadline);
+  while (child.group_exists() && !deadline.expired()) ::usleep(5000);
+  child.signal_group(SIGKILL);
+  throw CompileInterrupted(number, source);
+}
+
 void compile(std::vector<std::string> command, const std::string& source, const BuildFlags& flags,
-             const EnvVars& variables) {
+             const EnvVars& variables, detail::SignalPipe& signals) {
   std::vector<std::string> environment;
   for (const auto& [name, value] : variables.values()) environment.push_back(concat(name, "=", value));
   const std::string program = command.front();
   command.erase(command.begin());
-  // In our own process group: Ctrl-C ends the compiler's parts as well.
+  // In a group of its own, which all of its parts end with.
   ChildProcess child = spawn({.program = program,
                               .arguments = std::move(command),
                               .environment = std::move(environment),
                               .working_directory = {},
                               .inherited_fds = {},
-                              .own_process_group = false,
                               .keep_ignored = {}});
   std::optional<WaitStatus> status;
-  while (!status) status = child.wait(Deadline::after(std::chrono::hours(1)));
+  while (!(status = child.poll())) {
+    wait_for_end(child, signals, kLookInterval);
+    if (const auto number = signals.next()) stop_compiler(child, *number, source);
+  }
   if (status->success()) return;
   throw ConfigError({.what = concat(source, " was not compiled: ", program, " ", status->describe()),
                      .hint = flags.torch
@@ -291,6 +318,10 @@ void compile(std::vector<std::string> command, const std::string& source, const 
 }
 
 }  // namespace
+
+CompileInterrupted::CompileInterrupted(int signal_number, const std::string& source)
+    : std::runtime_error(concat(signal_name(signal_number), ": compiling ", source, " was stopped")),
+      signal_(signal_number) {}
 
 bool is_source_file(const std::string& name) {
   return name.ends_with(".cpp") || name.ends_with(".cc") || name.ends_with(".cxx");
@@ -330,30 +361,33 @@ CachedProgram compile_program(const std::string& source, const std::string& cxxf
     return cache / concat(name, "-", hash_of_headers(headers));
   };
   if (const auto headers = file_text(list)) {
-    if (UniqueFd in_use = take_into_use(program(*headers)))
-      return {program(*headers).string(), std::move(in_use)};
+    const fs::path known = program(*headers);
+    if (UniqueFd in_use = take_into_use(known)) return {known.string(), std::move(in_use)};
   }
 
   sweep(cache);
+  detail::SignalPipe signals(detail::signals_to_handle());
   const WorkFolder work(cache);
   const fs::path output = work.path() / "program";
   command.insert(command.end(), {"-o", output.string(), "-MMD", "-MF", (work.path() / "rule").string()});
   const auto start = std::chrono::steady_clock::now();
-  compile(command, source, flags, variables);
+  compile(command, source, flags, variables, signals);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const std::string headers = headers_of_rule(file_text(work.path() / "rule").value_or(""));
   std::ofstream(work.path() / "headers") << headers;
   // In use before others can see it.
   UniqueFd in_use = take_into_use(output);
-  fs::rename(output, program(headers));
+  const fs::path made = program(headers);
+  fs::rename(output, made);
   fs::rename(work.path() / "headers", list);
   prune(cache);
+  if (const auto number = signals.next()) throw CompileInterrupted(*number, source);
   if (!quiet) {
     char line[64];
     std::snprintf(line, sizeof line, "compiled in %.1f s", seconds);
     std::cerr << "accel: " << source << " " << line << "\n";
   }
-  return {program(headers).string(), std::move(in_use)};
+  return {made.string(), std::move(in_use)};
 }
 
 }  // namespace accelerate::cli

@@ -256,7 +256,12 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
   // Last, since it takes longest.
   CachedProgram compiled;
   if (is_source_file(program.front())) {
-    compiled = compile_program(program.front(), flags.cxx_flags, variables, flags.quiet);
+    try {
+      compiled = compile_program(program.front(), flags.cxx_flags, variables, flags.quiet);
+    } catch (const CompileInterrupted& interrupted) {
+      if (!flags.quiet) std::cerr << concat("accel: ", interrupted.what(), "\n");
+      return 128 + interrupted.signal();
+    }
     program_of(plan, program.size()) = compiled.path;
   }
   say_how_to_use_more(config, flags);

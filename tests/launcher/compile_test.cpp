@@ -78,6 +78,24 @@ TEST_CASE("a source is compiled once and again when anything changes", "[launche
   CHECK(project.cached() == 4);
 }
 
+TEST_CASE("a signal ends the compiler and leaves nothing", "[launcher]") {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    Project project;
+    // Not the driver alone does the work, and this one does not listen.
+    write_file(project.dir / "compiler",
+               "#!/bin/sh\ntrap '' INT TERM HUP\necho compiling\nsleep 60\nsleep 60\n");
+    std::filesystem::permissions(project.dir / "compiler", std::filesystem::perms::owner_all);
+    project.environment.emplace_back("CXX", project.dir / "compiler");
+    AccelRun run = project.launch();
+    REQUIRE(run.wait_for("compiling\n"));
+    run.signal(number);
+    CHECK(run.finish() == 128 + number);
+    CHECK_THAT(run.err(), ContainsSubstring(concat(accelerate::signal_name(number), ": compiling ")));
+    CHECK(run.nothing_left());
+    CHECK(project.cached() == 0);
+  }
+}
+
 TEST_CASE("programs that were not used for long leave the cache, except where they run", "[launcher]") {
   Project project("int main() { return 0; }\n");
   TempDir dir;
