@@ -116,12 +116,68 @@ bool belongs_after_source(const std::string& word) {
   return word.starts_with("-l") || word.ends_with(".a") || word.ends_with(".so") || word.ends_with(".o");
 }
 
+std::vector<std::string> words_of_user(const EnvVars& variables, const std::string& cxxflags) {
+  std::vector<std::string> out = split_words(variables.get("CXXFLAGS").value_or(""));
+  for (const std::string& word : split_words(variables.get("LDFLAGS").value_or(""))) out.push_back(word);
+  for (const std::string& word : split_words(cxxflags)) out.push_back(word);
+  return out;
+}
+
+bool is_file(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+// The files that the user's words name: objects and archives ("a.o", "-Wl,a.o", "-fplugin=a.so", "@file") and
+// libraries ("-la" in the folders of -L and LIBRARY_PATH).
+std::vector<std::string> files_of_user(const std::vector<std::string>& users, const EnvVars& variables) {
+  std::vector<std::string> folders = split(variables.get("LIBRARY_PATH").value_or(""), ':');
+  std::vector<std::string> libraries;
+  std::vector<std::string> candidates;
+  // "-lm" or "-l m".
+  const auto value = [&](size_t at, std::string_view flag) -> std::optional<std::string> {
+    if (!users[at].starts_with(flag)) return std::nullopt;
+    if (users[at].size() > flag.size()) return users[at].substr(flag.size());
+    return at + 1 < users.size() ? std::optional(users[at + 1]) : std::nullopt;
+  };
+  for (size_t at = 0; at < users.size(); ++at) {
+    if (const auto folder = value(at, "-L")) folders.push_back(*folder);
+    if (const auto library = value(at, "-l")) libraries.push_back(*library);
+    for (const std::string& part : split(users[at], ',')) {
+      candidates.push_back(part.starts_with("@") ? part.substr(1) : part);
+      candidates.push_back(part.substr(part.find('=') + 1));
+    }
+  }
+  for (const std::string& folder : folders) {
+    for (const std::string& library : libraries) {
+      const std::string path = concat(folder.empty() ? "." : folder, "/");
+      if (library.starts_with(":")) candidates.push_back(path + library.substr(1));
+      for (const char* end : {".so", ".a"}) candidates.push_back(concat(path, "lib", library, end));
+    }
+  }
+  std::erase_if(candidates, [](const std::string& path) { return !is_file(path); });
+  return candidates;
+}
+
+bool may_be_relative(const std::vector<std::string>& users, const EnvVars& variables) {
+  for (const char* name : kSearchPaths) {
+    const auto paths = variables.get(name);
+    if (!paths) continue;
+    for (const std::string& path : split(*paths, ':')) {
+      if (!path.starts_with("/")) return true;
+    }
+  }
+  return std::any_of(users.begin(), users.end(), [](const std::string& word) {
+    const bool switches = word.starts_with("-O") || word.starts_with("-D") || word.starts_with("-W") ||
+                          word.starts_with("-f") || word.starts_with("-g") || word.starts_with("-m") ||
+                          word.starts_with("-std=") || word == "-pthread";
+    const bool absolute = word.starts_with("/") || word.starts_with("-I/") || word.starts_with("-L/");
+    return !switches && !absolute;
+  });
+}
+
 std::vector<std::string> command_line(const Compiler& compiler, const BuildFlags& flags,
-                                      const EnvVars& variables, const std::string& cxxflags,
-                                      const std::string& source) {
-  std::vector<std::string> users = split_words(variables.get("CXXFLAGS").value_or(""));
-  for (const std::string& word : split_words(variables.get("LDFLAGS").value_or(""))) users.push_back(word);
-  for (const std::string& word : split_words(cxxflags)) users.push_back(word);
+                                      const std::vector<std::string>& users, const std::string& source) {
   std::vector<std::string> out = compiler.words;
   out.insert(out.end(), {"-std=c++20", "-O2"});
   for (const std::string& definition : flags.definitions) out.push_back("-D" + definition);
@@ -346,7 +402,8 @@ CachedProgram compile_program(const std::string& source, const std::string& cxxf
   const fs::path place = fs::canonical(source, error);
   const auto text = file_text(place);
   if (!text) throw LaunchError({.what = concat("source ", source, " can't be read")});
-  std::vector<std::string> command = command_line(compiler, flags, variables, cxxflags, place.string());
+  const std::vector<std::string> users = words_of_user(variables, cxxflags);
+  std::vector<std::string> command = command_line(compiler, flags, users, place.string());
 
   Hash hash;
   hash.add(*text);
@@ -354,6 +411,10 @@ CachedProgram compile_program(const std::string& source, const std::string& cxxf
   for (const std::string& word : compiler.words) hash.add(identity(word));
   for (const std::string& library : flags.libraries) hash.add(identity(library));
   hash.add(flags.version);
+  for (const std::string& file : files_of_user(users, variables)) hash.add(identity(file));
+  for (const char* name : kSearchPaths) hash.add(variables.get(name).value_or(""));
+  // The same relative path names something else elsewhere.
+  if (may_be_relative(users, variables)) hash.add(fs::current_path(error).string());
   const fs::path cache = cache_folder(variables);
   const std::string name = concat(place.stem().string().substr(0, 64), "-", hash.text());
   const fs::path list = cache / (name + kListExtension);
