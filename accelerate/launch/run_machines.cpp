@@ -67,7 +67,10 @@ UniqueFd open_coordinator_port(const MachinesPlan& machines) {
     const std::string holder = describe_port_holder(machines.port);
     throw LaunchError({.what = concat("port ", machines.port, " of ", machines.address, " is taken",
                                       holder.empty() ? "" : ", ", holder),
-                       .hint = "Give all machines another one with --main_process_port."});
+                       .hint =
+                           "Give all machines another one with --main_process_port. If another launcher of "
+                           "this job runs on this host, it has machine_rank 0, and this one needs another "
+                           "--machine_rank."});
   }
   if (error == EADDRNOTAVAIL) {
     throw LaunchError({.what = concat(machines.address, " is no address of this machine (host ", host_name(),

@@ -1,4 +1,6 @@
 // Several machines: how they start, fail, stop and restart together.
+#include <algorithm>
+
 #include "launch/machines_test_support.h"
 
 using namespace accelerate::testing;
@@ -299,4 +301,21 @@ TEST_CASE("machines with one rank each say whose a line is, and repeat its error
   CHECK(first.out() == "[rank 0] hello\n");
   CHECK(second.out() == "[rank 1] hello\n");
   CHECK_THAT(second.err(), ContainsSubstring("[rank 1] THE-ERROR\n"));
+}
+
+TEST_CASE("machine 0 says which machine was refused and why", "[machines]") {
+  Job job(2);
+  AccelRun& first = job.start(0, {"print", "x"});
+  // Four processes a machine against two.
+  Words words = job.words(1, {"print", "x"});
+  *(std::find(words.begin(), words.end(), "--num_processes") + 1) = "8";
+  AccelRun other(words);
+  CHECK(other.finish() == 3);
+  REQUIRE(first.wait_for("was refused: num_processes is 8 (4 a machine)"));
+  AccelRun& again = job.start(0, {"print", "x"});
+  CHECK(again.finish() == 3);
+  CHECK_THAT(again.err(), ContainsSubstring("is taken") && ContainsSubstring("needs another --machine_rank"));
+  AccelRun& second = job.start(1, {"print", "x"});
+  CHECK(second.finish() == 0);
+  CHECK(first.finish() == 0);
 }
