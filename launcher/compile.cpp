@@ -1,6 +1,8 @@
 #include "launcher/compile.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,17 +20,19 @@
 #include "accelerate/core/child_process.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/launch/run_support.h"
+#include "accelerate/launch/signal_pipe.h"
 #include "launcher/build_flags.h"
 #include "launcher/program.h"
 
 // How the cache works. The name of a program in it holds two hashes. The first is of what is known before
-// compiling: path and text of the source, the command line, and the size and time of compiler and library.
-// Under it, a list names the headers that the compiler read the last time, system headers and the library's
-// own left out. The second hash is of those headers' texts. A program is usable if it is there under both
-// hashes as they are now; nothing in the cache is ever changed, only added by a rename. The time of last
-// change of a program is that of its last start, and its launcher holds a shared lock on it; a program is
-// removed only under an exclusive one, and a launcher that has got its lock looks whether the program is
-// still there.
+// compiling: path and text of the source, the command line, and the size and time of compiler, library and
+// the files that the user's flags name. Under it, a list names the headers that the compiler read the last
+// time, system headers and the library's own left out. The second hash is of those headers' texts. A program
+// is usable if it is there under both hashes as they are now; nothing in the cache is ever changed, only
+// added by a rename. The time of last change of a program is that of its last start, and its launcher holds a
+// shared lock on it; a program is removed only under an exclusive one, and a launcher that has got its lock
+// looks whether the program is still there.
 
 namespace accelerate::cli {
 namespace {
@@ -37,7 +41,11 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostPrograms = 32;
 constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+constexpr std::chrono::milliseconds kLookInterval{1000};
+constexpr std::chrono::milliseconds kCompilerGrace{2000};
 constexpr const char* kListExtension = ".headers";
+// Where the compiler looks although no flag says so.
+constexpr const char* kSearchPaths[] = {"CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"};
 
 // FNV-1a of 128 bits: it keeps apart what a user has, and needs no protection from forgery in the user's own
 // folder.
@@ -108,12 +116,68 @@ bool belongs_after_source(const std::string& word) {
   return word.starts_with("-l") || word.ends_with(".a") || word.ends_with(".so") || word.ends_with(".o");
 }
 
+std::vector<std::string> words_of_user(const EnvVars& variables, const std::string& cxxflags) {
+  std::vector<std::string> out = split_words(variables.get("CXXFLAGS").value_or(""));
+  for (const std::string& word : split_words(variables.get("LDFLAGS").value_or(""))) out.push_back(word);
+  for (const std::string& word : split_words(cxxflags)) out.push_back(word);
+  return out;
+}
+
+bool is_file(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+// The files that the user's words name: objects and archives ("a.o", "-Wl,a.o", "-fplugin=a.so", "@file") and
+// libraries ("-la" in the folders of -L and LIBRARY_PATH).
+std::vector<std::string> files_of_user(const std::vector<std::string>& users, const EnvVars& variables) {
+  std::vector<std::string> folders = split(variables.get("LIBRARY_PATH").value_or(""), ':');
+  std::vector<std::string> libraries;
+  std::vector<std::string> candidates;
+  // "-lm" or "-l m".
+  const auto value = [&](size_t at, std::string_view flag) -> std::optional<std::string> {
+    if (!users[at].starts_with(flag)) return std::nullopt;
+    if (users[at].size() > flag.size()) return users[at].substr(flag.size());
+    return at + 1 < users.size() ? std::optional(users[at + 1]) : std::nullopt;
+  };
+  for (size_t at = 0; at < users.size(); ++at) {
+    if (const auto folder = value(at, "-L")) folders.push_back(*folder);
+    if (const auto library = value(at, "-l")) libraries.push_back(*library);
+    for (const std::string& part : split(users[at], ',')) {
+      candidates.push_back(part.starts_with("@") ? part.substr(1) : part);
+      candidates.push_back(part.substr(part.find('=') + 1));
+    }
+  }
+  for (const std::string& folder : folders) {
+    for (const std::string& library : libraries) {
+      const std::string path = concat(folder.empty() ? "." : folder, "/");
+      if (library.starts_with(":")) candidates.push_back(path + library.substr(1));
+      for (const char* end : {".so", ".a"}) candidates.push_back(concat(path, "lib", library, end));
+    }
+  }
+  std::erase_if(candidates, [](const std::string& path) { return !is_file(path); });
+  return candidates;
+}
+
+bool may_be_relative(const std::vector<std::string>& users, const EnvVars& variables) {
+  for (const char* name : kSearchPaths) {
+    const auto paths = variables.get(name);
+    if (!paths) continue;
+    for (const std::string& path : split(*paths, ':')) {
+      if (!path.starts_with("/")) return true;
+    }
+  }
+  return std::any_of(users.begin(), users.end(), [](const std::string& word) {
+    const bool switches = word.starts_with("-O") || word.starts_with("-D") || word.starts_with("-W") ||
+                          word.starts_with("-f") || word.starts_with("-g") || word.starts_with("-m") ||
+                          word.starts_with("-std=") || word == "-pthread";
+    const bool absolute = word.starts_with("/") || word.starts_with("-I/") || word.starts_with("-L/");
+    return !switches && !absolute;
+  });
+}
+
 std::vector<std::string> command_line(const Compiler& compiler, const BuildFlags& flags,
-                                      const EnvVars& variables, const std::string& cxxflags,
-                                      const std::string& source) {
-  std::vector<std::string> users = split_words(variables.get("CXXFLAGS").value_or(""));
-  for (const std::string& word : split_words(variables.get("LDFLAGS").value_or(""))) users.push_back(word);
-  for (const std::string& word : split_words(cxxflags)) users.push_back(word);
+                                      const std::vector<std::string>& users, const std::string& source) {
   std::vector<std::string> out = compiler.words;
   out.insert(out.end(), {"-std=c++20", "-O2"});
   for (const std::string& definition : flags.definitions) out.push_back("-D" + definition);
@@ -266,22 +330,41 @@ std::string hash_of_headers(const std::string& list) {
   return hash.text();
 }
 
+void wait_for_end(const ChildProcess& child, detail::SignalPipe& signals, std::chrono::milliseconds limit) {
+  pollfd items[2] = {{child.pidfd(), POLLIN, 0}, {signals.fd(), POLLIN, 0}};
+  // Without pidfd (before Linux 5.3) the end is found by looking.
+  const auto most = child.pidfd() < 0 ? std::chrono::milliseconds(20) : limit;
+  ::poll(items, 2, static_cast<int>(most.count()));
+}
+
+// The compiler removes its own temporary files if it is asked.
+[[noreturn]] void stop_compiler(ChildProcess& child, int number, const std::string& source) {
+  child.signal_group(number);
+  const Deadline deadline = Deadline::after(kCompilerGrace);
+  child.wait(deadline);
+  while (child.group_exists() && !deadline.expired()) ::usleep(5000);
+  child.signal_group(SIGKILL);
+  throw CompileInterrupted(number, source);
+}
+
 void compile(std::vector<std::string> command, const std::string& source, const BuildFlags& flags,
-             const EnvVars& variables) {
+             const EnvVars& variables, detail::SignalPipe& signals) {
   std::vector<std::string> environment;
   for (const auto& [name, value] : variables.values()) environment.push_back(concat(name, "=", value));
   const std::string program = command.front();
   command.erase(command.begin());
-  // In our own process group: Ctrl-C ends the compiler's parts as well.
+  // In a group of its own, which all of its parts end with.
   ChildProcess child = spawn({.program = program,
                               .arguments = std::move(command),
                               .environment = std::move(environment),
                               .working_directory = {},
                               .inherited_fds = {},
-                              .own_process_group = false,
                               .keep_ignored = {}});
   std::optional<WaitStatus> status;
-  while (!status) status = child.wait(Deadline::after(std::chrono::hours(1)));
+  while (!(status = child.poll())) {
+    wait_for_end(child, signals, kLookInterval);
+    if (const auto number = signals.next()) stop_compiler(child, *number, source);
+  }
   if (status->success()) return;
   throw ConfigError({.what = concat(source, " was not compiled: ", program, " ", status->describe()),
                      .hint = flags.torch
@@ -291,6 +374,10 @@ void compile(std::vector<std::string> command, const std::string& source, const 
 }
 
 }  // namespace
+
+CompileInterrupted::CompileInterrupted(int signal_number, const std::string& source)
+    : std::runtime_error(concat(signal_name(signal_number), ": compiling ", source, " was stopped")),
+      signal_(signal_number) {}
 
 bool is_source_file(const std::string& name) {
   return name.ends_with(".cpp") || name.ends_with(".cc") || name.ends_with(".cxx");
@@ -315,7 +402,8 @@ CachedProgram compile_program(const std::string& source, const std::string& cxxf
   const fs::path place = fs::canonical(source, error);
   const auto text = file_text(place);
   if (!text) throw LaunchError({.what = concat("source ", source, " can't be read")});
-  std::vector<std::string> command = command_line(compiler, flags, variables, cxxflags, place.string());
+  const std::vector<std::string> users = words_of_user(variables, cxxflags);
+  std::vector<std::string> command = command_line(compiler, flags, users, place.string());
 
   Hash hash;
   hash.add(*text);
@@ -323,6 +411,10 @@ CachedProgram compile_program(const std::string& source, const std::string& cxxf
   for (const std::string& word : compiler.words) hash.add(identity(word));
   for (const std::string& library : flags.libraries) hash.add(identity(library));
   hash.add(flags.version);
+  for (const std::string& file : files_of_user(users, variables)) hash.add(identity(file));
+  for (const char* name : kSearchPaths) hash.add(variables.get(name).value_or(""));
+  // The same relative path names something else elsewhere.
+  if (may_be_relative(users, variables)) hash.add(fs::current_path(error).string());
   const fs::path cache = cache_folder(variables);
   const std::string name = concat(place.stem().string().substr(0, 64), "-", hash.text());
   const fs::path list = cache / (name + kListExtension);
@@ -330,30 +422,33 @@ CachedProgram compile_program(const std::string& source, const std::string& cxxf
     return cache / concat(name, "-", hash_of_headers(headers));
   };
   if (const auto headers = file_text(list)) {
-    if (UniqueFd in_use = take_into_use(program(*headers)))
-      return {program(*headers).string(), std::move(in_use)};
+    const fs::path known = program(*headers);
+    if (UniqueFd in_use = take_into_use(known)) return {known.string(), std::move(in_use)};
   }
 
   sweep(cache);
+  detail::SignalPipe signals(detail::signals_to_handle());
   const WorkFolder work(cache);
   const fs::path output = work.path() / "program";
   command.insert(command.end(), {"-o", output.string(), "-MMD", "-MF", (work.path() / "rule").string()});
   const auto start = std::chrono::steady_clock::now();
-  compile(command, source, flags, variables);
+  compile(command, source, flags, variables, signals);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const std::string headers = headers_of_rule(file_text(work.path() / "rule").value_or(""));
   std::ofstream(work.path() / "headers") << headers;
   // In use before others can see it.
   UniqueFd in_use = take_into_use(output);
-  fs::rename(output, program(headers));
+  const fs::path made = program(headers);
+  fs::rename(output, made);
   fs::rename(work.path() / "headers", list);
   prune(cache);
+  if (const auto number = signals.next()) throw CompileInterrupted(*number, source);
   if (!quiet) {
     char line[64];
     std::snprintf(line, sizeof line, "compiled in %.1f s", seconds);
     std::cerr << "accel: " << source << " " << line << "\n";
   }
-  return {program(headers).string(), std::move(in_use)};
+  return {made.string(), std::move(in_use)};
 }
 
 }  // namespace accelerate::cli

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -38,7 +39,27 @@ bool is_for_launcher(std::string_view key) {
   return kKeys.count(key) > 0;
 }
 
-// `problems` gets the warnings.
+void print_warnings(const std::vector<Problem>& problems) {
+  for (const Problem& problem : problems) {
+    if (problem.severity == Severity::kWarning)
+      std::cerr << concat("accel: warning: ", describe(problem), "\n");
+  }
+}
+
+// With errors of reading, those of validate() are left out: they may follow from what could not be read.
+std::vector<Problem> all_problems(const InspectedConfig& read) {
+  std::vector<Problem> out;
+  for (const Problem& problem : read.problems) {
+    if (problem.severity == Severity::kError) out.push_back(problem);
+  }
+  const bool readable = out.empty();
+  for (const Problem& problem : validate(read.config, ValidateFor::kLaunch)) {
+    if (readable || problem.severity == Severity::kWarning) out.push_back(problem);
+  }
+  return out;
+}
+
+// `problems` gets the warnings. With errors, they are printed at once, since nobody else will.
 Config read_config(const LaunchFlagSet& given, const EnvVars& variables, const std::optional<PodJob>& pod,
                    std::vector<Problem>& problems) {
   // Outside the braces: g++ 12 leaks the members before one whose initializer throws.
@@ -51,12 +72,13 @@ Config read_config(const LaunchFlagSet& given, const EnvVars& variables, const s
   } else if (const auto found = find_default_config_file(variables)) {
     sources.file = *found;
   }
-  Config config = load_config(sources);
-  if (pod) pod->set_origins(config);
-  find_machine_rank(config, variables);
-  problems = validate(config, ValidateFor::kLaunch);
+  InspectedConfig read = inspect_config(sources);
+  if (pod) pod->set_origins(read.config);
+  find_machine_rank(read.config, variables);
+  problems = all_problems(read);
+  if (has_errors(problems) && !given.flags().quiet) print_warnings(problems);
   throw_if_errors(problems);
-  return config;
+  return std::move(read.config);
 }
 
 // What the ranks have to know of the configuration, in the variables that they read.
@@ -170,48 +192,80 @@ class LaunchHelp final : public CLI::Formatter {
   }
 };
 
-// A source is compiled first, but not for a dry run.
-CachedProgram program_to_start(const std::string& name, const LaunchFlags& flags, const EnvVars& variables) {
-  if (!is_source_file(name)) return {find_program(name, variables), {}};
-  check_source(name);
-  if (flags.dry_run) return {name, {}};
-  return compile_program(name, flags.cxx_flags, variables, flags.quiet);
+// A dry run shows the plan although something is missing that a start would need, and says what.
+void check_or_warn(const LaunchFlags& flags, const std::function<void()>& check) {
+  if (!flags.dry_run) return check();
+  try {
+    check();
+  } catch (const Error& error) {
+    std::cerr << concat("accel: warning: ", error.what(), "\n");
+  }
+}
+
+// Without compiling a source.
+std::string program_to_start(const std::string& name, const LaunchFlags& flags, const EnvVars& variables) {
+  std::string out = name;
+  check_or_warn(flags, [&] {
+    if (is_source_file(name)) {
+      check_source(name);
+    } else {
+      out = find_program(name, variables);
+    }
+  });
+  return out;
+}
+
+// The program of a complete plan, also where mpirun starts it.
+std::string& program_of(LaunchPlan& plan, size_t words) {
+  return plan.starter ? plan.arguments[plan.arguments.size() - words] : plan.program;
+}
+
+void say_what_has_no_effect(const LaunchFlagSet& given, const std::vector<Problem>& warnings) {
+  if (given.flags().quiet) return;
+  print_warnings(warnings);
+  for (const std::string& notice : given.notices()) std::cerr << concat("accel: warning: ", notice, "\n");
 }
 
 int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) {
+  const LaunchFlags& flags = given.flags();
   const EnvVars variables = EnvVars::from_process();
-  if (program.empty() && !given.flags().dry_run) {
+  if (program.empty() && !flags.dry_run) {
     throw ConfigError({.what = "no program given", .hint = concat("Usage: ", kUsage)});
   }
   std::vector<Problem> warnings;
   const std::optional<PodJob> pod = find_pod_job(given, variables);
   const Config config = read_config(given, variables, pod, warnings);
+  say_what_has_no_effect(given, warnings);
   LaunchPlan plan = make_plan(given, config, variables, pod);
-  CachedProgram started;
   if (!program.empty()) {
-    started = program_to_start(program.front(), given.flags(), variables);
-    plan.program = started.path;
+    plan.program = program_to_start(program.front(), flags, variables);
     plan.arguments.assign(program.begin() + 1, program.end());
   }
   if (uses_mpirun(config)) {
-    if (!given.flags().nnodes.empty())
+    if (!flags.nnodes.empty())
       throw ConfigError(
           {.what = "--nnodes and mpirun_config exclude one another",
            .hint = "mpirun starts the ranks of all machines: give --num_machines and --num_processes."});
-    start_through_mpirun(plan, config, variables);
+    start_through_mpirun(plan, config, variables,
+                         [&](const std::function<void()>& check) { check_or_warn(flags, check); });
   }
-  for (const Problem& problem : warnings) {
-    if (!given.flags().quiet) std::cerr << concat("accel: warning: ", describe(problem), "\n");
-  }
-  for (const std::string& notice : given.notices()) {
-    if (!given.flags().quiet) std::cerr << concat("accel: warning: ", notice, "\n");
-  }
-  if (given.flags().dry_run) {
+  if (flags.dry_run) {
     print_plan(plan, config);
     return 0;
   }
-  say_how_to_use_more(config, given.flags());
-  if (plan.machines && !given.flags().quiet) say_machine_rank(config);
+  // Last, since it takes longest.
+  CachedProgram compiled;
+  if (is_source_file(program.front())) {
+    try {
+      compiled = compile_program(program.front(), flags.cxx_flags, variables, flags.quiet);
+    } catch (const CompileInterrupted& interrupted) {
+      if (!flags.quiet) std::cerr << concat("accel: ", interrupted.what(), "\n");
+      return 128 + interrupted.signal();
+    }
+    program_of(plan, program.size()) = compiled.path;
+  }
+  say_how_to_use_more(config, flags);
+  if (plan.machines && !flags.quiet) say_machine_rank(config);
   return run(plan).exit_code;
 }
 

@@ -120,21 +120,30 @@ void add_variables(std::vector<std::string>& words, const LaunchPlan& plan, cons
 
 }  // namespace
 
-void start_through_mpirun(LaunchPlan& plan, const Config& config, const EnvVars& variables) {
-  const std::string mpirun = find_mpirun(variables);
-  check_is_open_mpi(mpirun, variables);
+void start_through_mpirun(LaunchPlan& plan, const Config& config, const EnvVars& variables,
+                          const std::function<void(const std::function<void()>&)>& check) {
+  std::string mpirun = kName;
+  check([&] {
+    mpirun = find_mpirun(variables);
+    check_is_open_mpi(mpirun, variables);
+  });
   const auto processes = static_cast<int>(config.num_processes.value_or(1));
   const auto machines = static_cast<int>(config.num_machines);
   std::vector<HostEntry> hosts = {{.name = "localhost", .slots = processes}};
   std::vector<std::string> words = {"-n", std::to_string(processes)};
   if (config.mpirun.hostfile) {
     const std::string path = expanded(*config.mpirun.hostfile, variables);
-    hosts = read_hostfile(path, describe(config.origin_of("mpirun_config.mpirun_hostfile")));
-    check_slots(hosts, path, processes, machines);
+    check([&] {
+      hosts = read_hostfile(path, describe(config.origin_of("mpirun_config.mpirun_hostfile")));
+      check_slots(hosts, path, processes, machines);
+    });
     add(words, {"--hostfile", path});
   } else if (machines > 1) {
-    throw ConfigError({.what = concat("num_machines is ", machines, ", and mpirun_config names no hostfile"),
-                       .hint = "Pass --mpirun_hostfile FILE with the machines' names."});
+    check([&] {
+      throw ConfigError(
+          {.what = concat("num_machines is ", machines, ", and mpirun_config names no hostfile"),
+           .hint = "Pass --mpirun_hostfile FILE with the machines' names."});
+    });
   } else {
     add(words, {"-host", concat("localhost:", processes)});
   }

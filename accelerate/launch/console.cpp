@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -17,9 +19,10 @@ constexpr auto kSilence = std::chrono::milliseconds(200);
 constexpr size_t kMaxPartialBytes = 64 * 1024;  // a longer line is printed in pieces
 constexpr size_t kTailLines = 8;
 constexpr size_t kMaxTailLineBytes = 500;
-constexpr int64_t kStillInSight = 6;    // lines
-constexpr int kLauncher = 1 << 30;      // the writer of our own lines
-constexpr int kAround = kLauncher + 1;  // the writer of what is relayed
+constexpr int64_t kStillInSight = 6;                 // lines
+constexpr int kAround = Destination::kLauncher + 1;  // the writer of what is relayed
+// A reader that takes nothing for so long while the job is being stopped loses output.
+constexpr auto kStalled = std::chrono::milliseconds(1000);
 
 bool same_file(int a, int b) {
   struct stat first {};
@@ -33,67 +36,12 @@ int bit(RankStream stream) {
   return stream == RankStream::kStdout ? kStdoutStream : kStderrStream;
 }
 
-// True if both streams go the same ways.
-bool treated_alike(const OutputOptions& options) {
-  const auto alike = [](int mask) { return mask == 0 || mask == (kStdoutStream | kStderrStream); };
-  return options.log_directory.empty() || (alike(options.logged_streams) && alike(options.shown_streams));
-}
-
-// False when the rest can't be written.
-bool write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written > 0) {
-      text.remove_prefix(static_cast<size_t>(written));
-    } else if (written < 0 && errno == EAGAIN) {
-      // Somebody made our output non-blocking; wait for room.
-      ::usleep(1000);
-    } else if (written < 0 && errno == EINTR) {
-      // A signal while the reader is stalled: give this text up, so that stopping the job does not wait for
-      // it.
-      return true;
-    } else {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
-
-void Destination::add(int writer, std::string_view prefix, std::string_view text, char end) {
-  const bool own_line_open = open_writer_ == writer;
-  if (text.empty() && end == '\r' && !own_line_open) return;  // nothing to go back over
-  if (open_writer_ != kNobody && !own_line_open) close_line();
-  const bool starts_line = open_writer_ == kNobody || at_line_start_;
-  const bool only_ends_line = text.empty() && own_line_open;
-  if (starts_line && !only_ends_line) pending_ += prefix;
-  pending_ += text;
-  if (end != 0) pending_ += end;
-  at_line_start_ = end == '\r';
-  open_writer_ = end == '\n' ? kNobody : writer;
-  if (end == '\n') ++lines_;
-}
-
-void Destination::close_line() {
-  if (open_writer_ == kNobody) return;
-  pending_ += '\n';
-  ++lines_;
-  open_writer_ = kNobody;
-  at_line_start_ = false;
-}
-
-void Destination::flush() {
-  if (!broken_ && !write_all(fd_, pending_)) broken_ = true;
-  pending_.clear();
-}
 
 Console::Console(const OutputOptions& options, int num_processes, int world_size, bool captures)
     : options_(options),
-      captures_(captures || num_processes > 1 || !options.log_directory.empty()),
+      captures_(captures || world_size > 1 || !options.log_directory.empty()),
       several_(world_size > 1),
-      merges_(treated_alike(options) &&
-              (!prints(RankStream::kStdout) || same_file(STDOUT_FILENO, STDERR_FILENO))),
       stdout_(STDOUT_FILENO),
       ranks_(static_cast<size_t>(num_processes)) {
   if (!same_file(STDOUT_FILENO, STDERR_FILENO)) stderr_ = std::make_unique<Destination>(STDERR_FILENO);
@@ -114,13 +62,68 @@ void Console::renumber(int first_rank) {
 }
 
 Console::~Console() {
-  if (!captures_) return;
+  // Only an exception leaves something; nobody looks at signals any more.
+  begin_stop();
+  drain(nullptr);
+}
+
+std::vector<Destination*> Console::destinations() {
+  std::vector<Destination*> out = {&stdout_};
+  if (stderr_) out.push_back(stderr_.get());
+  return out;
+}
+
+void Console::add_poll_items(std::vector<pollfd>& items) const {
+  items.push_back(stdout_.poll_item());
+  if (stderr_) items.push_back(stderr_->poll_item());
+}
+
+void Console::begin_stop() {
+  if (!stopping_since_) stopping_since_ = Clock::now();
+}
+
+void Console::look_after(Destination& destination, Clock::time_point now) {
+  destination.flush();
+  if (!stopping_since_ || !destination.waits()) return;
+  if (now >= std::max(*stopping_since_, destination.last_progress()) + kStalled) destination.drop();
+}
+
+void Console::run_output(Clock::time_point now) {
+  flush_silent(now);
+  for (Destination* destination : destinations()) look_after(*destination, now);
+}
+
+int Console::poll_timeout_ms() const {
+  const auto due = next_due();
+  if (!due) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+}
+
+std::optional<int> Console::drain(SignalPipe* signals) {
+  std::optional<int> out;
   // One rank without prefix passes through unchanged, even a missing end of line.
-  if (ranks_.size() == 1 && !several_) return;
-  for (Destination* destination : {&stdout_, stderr_.get()}) {
-    if (destination == nullptr) continue;
-    destination->close_line();
-    destination->flush();
+  const bool as_it_is = !captures_ || (ranks_.size() == 1 && !several_);
+  if (!as_it_is) {
+    for (Destination* destination : destinations()) destination->close_line();
+  }
+  for (;;) {
+    run_output(Clock::now());
+    std::vector<pollfd> items = {{signals != nullptr ? signals->fd() : -1, POLLIN, 0}};
+    bool waits = false;
+    for (const Destination* destination : destinations()) {
+      if (!destination->waits() || destination->drops()) continue;
+      items.push_back(destination->poll_item());
+      waits = true;
+    }
+    if (!waits) return out;
+    ::poll(items.data(), items.size(), poll_timeout_ms());
+    while (signals != nullptr) {
+      const auto number = signals->next();
+      if (!number) break;
+      out = out.value_or(*number);
+      begin_stop();
+    }
   }
 }
 
@@ -139,7 +142,9 @@ void Console::open_logs() {
       throw LaunchError({.what = concat("can't write the log file ", path, ": ", errno_text(errno)),
                          .hint = "Choose another directory with --log_dir."});
     }
-    ranks_[rank].log.reset(fd);
+    ranks_[rank].log = nullptr;
+    ranks_[rank].log_fd.reset(fd);
+    ranks_[rank].log = std::make_unique<Destination>(fd);
   }
 }
 
@@ -150,18 +155,16 @@ std::string Console::log_path(int rank) const {
       .string();
 }
 
-void Console::write_log(Rank& rank, RankStream stream, std::string_view bytes) {
-  if (!rank.log || (options_.logged_streams & bit(stream)) == 0 || write_all(rank.log.get(), bytes)) return;
-  const std::string reason = errno_text(errno);
-  rank.log.reset();
-  if (!std::exchange(log_failed_, true))
-    say(concat("warning: a log file can't be written any more: ", reason));
+void Console::write_log(Rank& rank) {
+  if (!rank.log) return;
+  rank.log->flush();
+  if (rank.log->error() == 0 || std::exchange(log_failed_, true)) return;
+  say(concat("warning: a log file can't be written any more: ", errno_text(rank.log->error())));
 }
 
 void Console::feed(int rank_number, RankStream which, std::string_view bytes) {
   Rank& rank = ranks_[static_cast<size_t>(rank_number)];
   Stream& stream = rank.streams[static_cast<int>(which)];
-  write_log(rank, which, bytes);
   while (!bytes.empty()) {
     const size_t end = bytes.find_first_of("\r\n");
     const std::string_view text = bytes.substr(0, end);
@@ -176,6 +179,7 @@ void Console::feed(int rank_number, RankStream which, std::string_view bytes) {
     stream.partial.clear();
   }
   stream.changed = Clock::now();
+  write_log(rank);
   destination(which).flush();
 }
 
@@ -185,6 +189,7 @@ void Console::end_of_stream(int rank_number, RankStream which) {
   if (!stream.partial.empty()) print_piece(rank_number, which, stream.partial, 0);
   stream.partial.clear();
   if (!stream.line.empty()) remember(rank, which, {}, '\n');
+  write_log(rank);
   destination(which).flush();
 }
 
@@ -195,13 +200,18 @@ void Console::flush_silent(Clock::time_point now) {
       if (stream.partial.empty() || now < stream.changed + kSilence) continue;
       print_piece(static_cast<int>(number), which, stream.partial, 0);
       stream.partial.clear();
-      destination(which).flush();
+      write_log(ranks_[number]);
     }
   }
 }
 
-std::optional<Console::Clock::time_point> Console::next_flush() const {
+std::optional<Console::Clock::time_point> Console::next_due() const {
   std::optional<Clock::time_point> next;
+  for (const Destination* destination : {&stdout_, static_cast<const Destination*>(stderr_.get())}) {
+    if (!stopping_since_ || destination == nullptr || !destination->waits() || destination->drops()) continue;
+    const auto due = std::max(*stopping_since_, destination->last_progress()) + kStalled;
+    if (!next || due < *next) next = due;
+  }
   for (const Rank& rank : ranks_) {
     for (const Stream& stream : rank.streams) {
       if (stream.partial.empty()) continue;
@@ -214,13 +224,14 @@ std::optional<Console::Clock::time_point> Console::next_flush() const {
 
 void Console::print_piece(int rank_number, RankStream which, std::string_view text, char end) {
   Rank& rank = ranks_[static_cast<size_t>(rank_number)];
-  if (prints(which))
-    destination(which).add(2 * rank_number + static_cast<int>(which), rank.prefix, text, end);
+  const int writer = 2 * rank_number + static_cast<int>(which);
+  if (prints(which)) destination(which).add(writer, rank.prefix, text, end);
+  if (rank.log && (options_.logged_streams & bit(which)) != 0) rank.log->add(writer, "", text, end);
   remember(rank, which, text, end);
 }
 
 void Console::remember(Rank& rank, RankStream which, std::string_view text, char end) {
-  if (which != (merges_ ? RankStream::kStdout : RankStream::kStderr)) return;
+  if (which != RankStream::kStderr) return;
   std::string& line = rank.streams[static_cast<int>(which)].line;
   if (line.size() < kMaxTailLineBytes) line += text.substr(0, kMaxTailLineBytes - line.size());
   if (end == 0) return;
@@ -246,7 +257,8 @@ void Console::relay(RankStream which, std::string_view text) {
 
 void Console::say(std::string_view text) {
   Destination& out = destination(RankStream::kStderr);
-  for (const std::string& line : split(text, '\n')) out.add(kLauncher, "", concat("accel: ", line), '\n');
+  for (const std::string& line : split(text, '\n'))
+    out.add(Destination::kLauncher, "", concat("accel: ", line), '\n');
   out.flush();
 }
 

@@ -10,39 +10,17 @@
 #include <vector>
 
 #include "accelerate/core/unique_fd.h"
+#include "accelerate/launch/destination.h"
 #include "accelerate/launch/launch_plan.h"
+#include "accelerate/launch/signal_pipe.h"
 
 namespace accelerate::detail {
 
 enum class RankStream : int { kStdout = 0, kStderr = 1 };
 
-/// One of our own output descriptors. Knows which writer left a line open, so that another one's text starts
-/// on a line of its own.
-class Destination {
- public:
-  explicit Destination(int fd) : fd_(fd) {}
-
-  /// Appends `text` and its end ('\n', '\r', or 0 for a line still open) as a piece by `writer`.
-  void add(int writer, std::string_view prefix, std::string_view text, char end);
-  /// Ends a line left open by anybody.
-  void close_line();
-  /// Writes what was added. A destination that can't be written is silently given up: the training goes on.
-  void flush();
-  /// Lines ended so far.
-  int64_t lines() const { return lines_; }
-
- private:
-  static constexpr int kNobody = -1;
-
-  int fd_;
-  int open_writer_ = kNobody;
-  bool at_line_start_ = false;  ///< of an open line: its last piece ended in '\r'
-  bool broken_ = false;
-  int64_t lines_ = 0;
-  std::string pending_;
-};
-
-/// Collects the output of all ranks and prints it in whole lines.
+/// Collects the output of all ranks and prints it in whole lines. Nothing here waits for who reads it: what
+/// the reader does not take is written when poll() says so, and ranks are left to wait while much of it has
+/// come together. Only while the job is being stopped a reader that takes nothing loses output.
 class Console {
  public:
   using Clock = std::chrono::steady_clock;
@@ -61,19 +39,30 @@ class Console {
   /// True if the ranks' output has to come to us; otherwise they write to our own descriptors.
   bool captures() const { return captures_; }
 
-  /// True if a rank's standard output and error end up in the same place, so that one pipe keeps their order.
-  /// That pipe is fed as kStdout.
-  bool merges() const { return captures_ && merges_; }
+  /// False while so much waits for the reader of a stream that ranks' pipes are better left unread.
+  bool accepts(RankStream stream) const {
+    return (stream == RankStream::kStdout || !stderr_ ? stdout_ : *stderr_).has_room();
+  }
+  /// Adds what poll() has to look at for run_output().
+  void add_poll_items(std::vector<pollfd>& items) const;
+  /// Writes what readers take now, and does what is due otherwise.
+  void run_output(Clock::time_point now);
+  /// When run_output() has something to do next although no descriptor says so.
+  std::optional<Clock::time_point> next_due() const;
+  /// The same as poll() wants it.
+  int poll_timeout_ms() const;
+  /// From now on the job is being stopped, and a reader that takes nothing is waited for only shortly.
+  void begin_stop();
+  /// The job runs again.
+  void end_stop() { stopping_since_.reset(); }
+  /// Waits until all has been read, or `signals` has one, which is then handed back and the rest not waited
+  /// for long.
+  std::optional<int> drain(SignalPipe* signals);
 
   /// Output of a rank as it was read.
   void feed(int rank, RankStream stream, std::string_view bytes);
   /// Prints the unfinished last line of a rank that has ended.
   void end_of_stream(int rank, RankStream stream);
-  /// Prints unfinished lines that nothing was added to for a while.
-  void flush_silent(Clock::time_point now);
-  /// When flush_silent() has something to do next.
-  std::optional<Clock::time_point> next_flush() const;
-
   /// Text of a program around the ranks, as it is; always shown.
   void relay(RankStream stream, std::string_view text);
 
@@ -101,7 +90,8 @@ class Console {
   struct Rank {
     Stream streams[2];
     std::deque<Line> tail;
-    UniqueFd log;
+    UniqueFd log_fd;
+    std::unique_ptr<Destination> log;
     std::string prefix;
   };
 
@@ -114,13 +104,17 @@ class Console {
   void print_piece(int rank, RankStream stream, std::string_view text, char end);
   void remember(Rank& rank, RankStream stream, std::string_view text, char end);
   void open_logs();
-  void write_log(Rank& rank, RankStream stream, std::string_view bytes);
+  void write_log(Rank& rank);
+  void flush_silent(Clock::time_point now);
+  std::vector<Destination*> destinations();
+  void look_after(Destination& destination, Clock::time_point now);
 
   OutputOptions options_;
   bool captures_;
   bool several_;  ///< ranks in the whole job
   std::optional<int> first_rank_;
-  bool merges_;
+  std::optional<Clock::time_point> stopping_since_;
+  bool reader_gone_told_ = false;
   bool log_failed_ = false;
   Destination stdout_;
   std::unique_ptr<Destination> stderr_;  ///< none where both are the same file or terminal

@@ -86,10 +86,21 @@ std::string Coordinator::refusal(const MachineMessage& hello, bool own) const {
   return {};
 }
 
+// Those that wait would otherwise not know why. One that asks again and again is told of once.
+void Coordinator::tell_refusal(const MachineMessage& hello, const std::string& why) {
+  const std::string text = concat("host ", hello.host, " was refused: ", why);
+  if (text == last_refusal_) return;
+  last_refusal_ = text;
+  MachineMessage status{.type = MessageType::kStatus};
+  status.text = text;
+  send_to_all(status);
+}
+
 void Coordinator::greet(Connection connection, const MachineMessage& hello, const std::string& reached_at,
                         Clock::time_point now) {
   const bool own = !options_.nonce.empty() && hello.nonce == options_.nonce;
   if (std::string why = refusal(hello, own); !why.empty()) {
+    tell_refusal(hello, why);
     MachineMessage refused{.type = MessageType::kRefused};
     refused.text = std::move(why);
     return send(connection, refused, true);

@@ -93,6 +93,7 @@ class Coordinator {
   void drop_silent(Clock::time_point now);
   void gather(Clock::time_point now);
   void report_missing(Clock::time_point now);
+  void tell_refusal(const MachineMessage& hello, const std::string& why);
   void number_machines();
   void start_attempt(Clock::time_point now);
   void stop(Cause cause, Clock::time_point now);
@@ -111,6 +112,7 @@ class Coordinator {
   std::map<Connection, Member> members_;  ///< in order of arrival
   std::vector<Outgoing> outgoing_;
   std::optional<Cause> cause_;
+  std::string last_refusal_;
   int attempt_ = -1;  ///< the current or last one
   int restarts_ = 0;
   std::chrono::milliseconds delay_;

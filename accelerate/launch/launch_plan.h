@@ -17,7 +17,7 @@ inline constexpr int kStderrStream = 2;
 
 /// What happens to what the ranks print.
 struct OutputOptions {
-  /// "[rank R] " before every line when there is more than one rank. A single rank without log files keeps
+  /// "[rank R] " before every line when the job has more than one rank. A single one without log files keeps
   /// our own standard output and error, terminal included.
   bool prefix = true;
   /// One file a rank, rank_R.log, with its standard output and error; made anew by every run. Empty: no

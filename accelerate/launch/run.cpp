@@ -23,11 +23,14 @@ using std::chrono::milliseconds;
 constexpr milliseconds kMaxRestartDelay{30000};
 
 // True if a signal came meanwhile; it is then in `outcome`.
-bool wait_before_restart(SignalPipe* signals, milliseconds delay, Supervisor::Outcome& outcome) {
+bool wait_before_restart(SignalPipe* signals, milliseconds delay, Console& console,
+                         Supervisor::Outcome& outcome) {
   const Deadline deadline = Deadline::after(delay);
   while (!deadline.expired()) {
-    pollfd item{signals != nullptr ? signals->fd() : -1, POLLIN, 0};
-    ::poll(&item, 1, deadline.poll_timeout_ms());
+    std::vector<pollfd> items = {{signals != nullptr ? signals->fd() : -1, POLLIN, 0}};
+    console.add_poll_items(items);
+    ::poll(items.data(), items.size(), deadline.poll_timeout_ms());
+    console.run_output(Console::Clock::now());
     if (signals == nullptr) continue;
     if (const auto number = signals->next()) {
       outcome.stopped_by_signal = *number;
@@ -48,7 +51,11 @@ void report_end(const LaunchPlan& plan, const Supervisor::Outcome& outcome, Cons
   }
 }
 
-LaunchResult to_result(const Supervisor::Outcome& outcome, int restarts) {
+// After all that was said has been read.
+LaunchResult to_result(Supervisor::Outcome& outcome, int restarts, Console& console, SignalPipe* signals) {
+  const auto late = console.drain(signals);
+  // A job that failed keeps its own exit code.
+  if (late && !outcome.failure && !outcome.stopped_by_signal) outcome.stopped_by_signal = *late;
   LaunchResult result{.exit_code = 0,
                       .failure = outcome.failure,
                       .stopped_by_signal = outcome.stopped_by_signal,
@@ -112,10 +119,11 @@ LaunchResult run(const LaunchPlan& plan) {
     report_end(plan, outcome, console);
     const bool again =
         outcome.failure && !outcome.stopped_by_signal && !outcome.interrupted && restarts < plan.max_restarts;
-    if (!again) return to_result(outcome, restarts);
+    if (!again) return to_result(outcome, restarts, console, signal_source);
     shared_memory.sweep();
     console.say(detail::describe_restart(restarts + 1, plan.max_restarts, delay));
-    if (wait_before_restart(signal_source, delay, outcome)) return to_result(outcome, restarts);
+    if (wait_before_restart(signal_source, delay, console, outcome))
+      return to_result(outcome, restarts, console, signal_source);
     delay = std::min(2 * delay, kMaxRestartDelay);
   }
 }

@@ -67,7 +67,10 @@ UniqueFd open_coordinator_port(const MachinesPlan& machines) {
     const std::string holder = describe_port_holder(machines.port);
     throw LaunchError({.what = concat("port ", machines.port, " of ", machines.address, " is taken",
                                       holder.empty() ? "" : ", ", holder),
-                       .hint = "Give all machines another one with --main_process_port."});
+                       .hint =
+                           "Give all machines another one with --main_process_port. If another launcher of "
+                           "this job runs on this host, it has machine_rank 0, and this one needs another "
+                           "--machine_rank."});
   }
   if (error == EADDRNOTAVAIL) {
     throw LaunchError({.what = concat(machines.address, " is no address of this machine (host ", host_name(),
@@ -136,6 +139,12 @@ class MachineJob final : public PeerMachines {
   LaunchResult run() {
     while (const auto start = wait_for_start()) run_attempt(*start);
     if (!end_->text.empty() && !knows(*end_)) console_.say(end_->text);
+    if (end_->code != 0) console_.begin_stop();
+    const auto late = console_.drain(signals_ ? &*signals_ : nullptr);
+    if (late && end_->code == 0) {
+      end_->code = 128 + *late;
+      end_->signal = *late;
+    }
     LaunchResult result;
     result.exit_code = static_cast<int>(end_->code);
     result.failure = failure_;
@@ -217,8 +226,10 @@ bool MachineJob::knows(const MachineMessage& news) const {
 // The next kStart; nothing when the job is over, and then end_ says how.
 std::optional<MachineMessage> MachineJob::wait_for_start() {
   while (!end_) {
-    pollfd items[2] = {{link_->fd(), POLLIN, 0}, {signals_ ? signals_->fd() : -1, POLLIN, 0}};
-    ::poll(items, 2, -1);
+    std::vector<pollfd> items = {{link_->fd(), POLLIN, 0}, {signals_ ? signals_->fd() : -1, POLLIN, 0}};
+    console_.add_poll_items(items);
+    ::poll(items.data(), items.size(), console_.poll_timeout_ms());
+    console_.run_output(Console::Clock::now());
     while (signals_ && !end_) {
       const auto number = signals_->next();
       if (!number) break;

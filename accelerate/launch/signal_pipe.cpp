@@ -39,7 +39,7 @@ SignalPipe::SignalPipe(std::span<const int> signals) {
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigfillset(&action.sa_mask);
-  // No SA_RESTART: a write to a stalled terminal must come back when the user presses Ctrl-C.
+  // No SA_RESTART: no system call may go on waiting once the user presses Ctrl-C.
   for (const int number : signals) {
     struct sigaction before {};
     if (::sigaction(number, &action, &before) == 0) former_.emplace_back(number, before);

@@ -49,7 +49,9 @@ Supervisor::Supervisor(const LaunchPlan& plan, Console& console, Guardian& guard
       guardian_(guardian),
       signals_(signals),
       peers_(peers),
-      buffer_(kReadBytes) {}
+      buffer_(kReadBytes) {
+  console_.end_stop();
+}
 
 void Supervisor::spawn_one(SpawnOptions options) {
   const ChildOutput output = console_.captures() ? ChildOutput::kPipe : ChildOutput::kInherit;
@@ -57,7 +59,7 @@ void Supervisor::spawn_one(SpawnOptions options) {
   options.arguments = plan_.arguments;
   options.working_directory = plan_.working_directory;
   options.standard_output = output;
-  options.standard_error = console_.merges() ? ChildOutput::kMerge : output;
+  options.standard_error = output;
   options.keep_ignored = {SIGHUP};
   // A terminal can't be shared: a rank is a background process group, which reading would stop.
   const bool stdin_usable = ::isatty(STDIN_FILENO) == 0 && ::fcntl(STDIN_FILENO, F_GETFD) != -1;
@@ -145,11 +147,15 @@ void Supervisor::wait_for_events() {
   if (peers_ != nullptr) polled_.push_back({peers_->fd(), POLLIN, 0});
   const size_t first_output = polled_.size();
   // poll() passes over negative descriptors, so the places stay fixed: per rank pidfd, stdout, stderr.
+  const auto output_of = [this](UniqueFd& pipe, RankStream stream) {
+    return pollfd{console_.accepts(stream) ? pipe.get() : -1, POLLIN, 0};
+  };
   for (Rank& rank : ranks_) {
     polled_.push_back({rank.status ? -1 : rank.process.pidfd(), POLLIN, 0});
-    polled_.push_back({rank.process.stdout_pipe().get(), POLLIN, 0});
-    polled_.push_back({rank.process.stderr_pipe().get(), POLLIN, 0});
+    polled_.push_back(output_of(rank.process.stdout_pipe(), RankStream::kStdout));
+    polled_.push_back(output_of(rank.process.stderr_pipe(), RankStream::kStderr));
   }
+  console_.add_poll_items(polled_);
   if (::poll(polled_.data(), polled_.size(), poll_timeout_ms()) <= 0) return;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const size_t at = first_output + 3 * i;
@@ -159,7 +165,7 @@ void Supervisor::wait_for_events() {
 }
 
 int Supervisor::poll_timeout_ms() const {
-  std::optional<Clock::time_point> next = console_.next_flush();
+  std::optional<Clock::time_point> next = console_.next_due();
   const auto consider = [&next](Clock::time_point when) {
     if (!next || when < *next) next = when;
   };
@@ -250,7 +256,7 @@ void Supervisor::blame(int rank) {
 
 void Supervisor::run_timers() {
   const auto now = Clock::now();
-  console_.flush_silent(now);
+  console_.run_output(now);
   if (secondary_ && !stopping_ && now >= secondary_until_) blame(*secondary_);
   while (!stop_steps_.empty() && stop_steps_.front().when <= Clock::now()) {
     const int number = stop_steps_.front().signal;
@@ -258,15 +264,16 @@ void Supervisor::run_timers() {
     if (number == SIGKILL) {
       stop_steps_.clear();
       give_up_ = Clock::now() + kKillWait;
-      const std::vector<int> late = still_running();
-      if (!late.empty()) console_.inform(describe_late(name(late), grace()));
     }
+    const std::vector<int> late = number == SIGKILL ? still_running() : std::vector<int>();
     send_to_all(number);
+    if (!late.empty()) console_.inform(describe_late(name(late), grace()));
   }
 }
 
 void Supervisor::begin_stop(std::deque<StopStep> steps) {
   stopping_ = true;
+  console_.begin_stop();
   stop_steps_ = std::move(steps);
   run_timers();
 }
@@ -297,8 +304,9 @@ void Supervisor::stop_by_signal(int number) {
   outcome_.stopped_by_signal = number;
   secondary_.reset();
   const bool already_stopping = stopping_;
-  if (!already_stopping) console_.inform(describe_stop(number, name(still_running()), grace()));
+  const std::vector<int> running = still_running();
   begin_stop(stop_steps(number));
+  if (!already_stopping) console_.inform(describe_stop(number, name(running), grace()));
 }
 
 void Supervisor::stop_for_peer(const PeerStop& stop) {
@@ -306,9 +314,9 @@ void Supervisor::stop_for_peer(const PeerStop& stop) {
   outcome_.stopped_by_peer = true;
   secondary_.reset();
   outcome_.stopped = still_running();
+  begin_stop(stop_steps(stop.signal != 0 ? stop.signal : SIGTERM));
   if (stop.signal != 0 && !outcome_.stopped.empty())
     console_.inform(describe_peer_stop(stop, outcome_.stopped, plan_.grace_period));
-  begin_stop(stop_steps(stop.signal != 0 ? stop.signal : SIGTERM));
 }
 
 milliseconds Supervisor::grace() const {

@@ -1,4 +1,6 @@
 // Several machines: how they start, fail, stop and restart together.
+#include <algorithm>
+
 #include "launch/machines_test_support.h"
 
 using namespace accelerate::testing;
@@ -267,4 +269,53 @@ TEST_CASE("all machines restart together", "[machines]") {
     CHECK(again.finish() == 0);
     CHECK(AccelRun::count_in(again.out(), "restarts=1") == 2);
   }
+}
+
+TEST_CASE("machines with one rank each say whose a line is, and repeat its errors", "[machines]") {
+  const int port = free_port();
+  const auto words = [&](int machine) {
+    std::string script = "echo hello; [ $RANK = 0 ] && sleep 60; echo THE-ERROR >&2; sleep 0.3; ";
+    script += "for i in 1 2 3 4 5 6 7 8 9; do echo out $i >&2; done; exit 9";
+    return Words{"launch",
+                 "--cpu",
+                 "--num_processes",
+                 "2",
+                 "--num_machines",
+                 "2",
+                 "--machine_rank",
+                 std::to_string(machine),
+                 "--main_process_ip",
+                 "127.0.0.1",
+                 "--main_process_port",
+                 std::to_string(port),
+                 "--connect_timeout",
+                 "25",
+                 "/bin/sh",
+                 "-c",
+                 script};
+  };
+  AccelRun first(words(0));
+  AccelRun second(words(1));
+  CHECK(second.finish() == 9);
+  CHECK(first.finish() == 9);
+  CHECK(first.out() == "[rank 0] hello\n");
+  CHECK(second.out() == "[rank 1] hello\n");
+  CHECK_THAT(second.err(), ContainsSubstring("[rank 1] THE-ERROR\n"));
+}
+
+TEST_CASE("machine 0 says which machine was refused and why", "[machines]") {
+  Job job(2);
+  AccelRun& first = job.start(0, {"print", "x"});
+  // Four processes a machine against two.
+  Words words = job.words(1, {"print", "x"});
+  *(std::find(words.begin(), words.end(), "--num_processes") + 1) = "8";
+  AccelRun other(words);
+  CHECK(other.finish() == 3);
+  REQUIRE(first.wait_for("was refused: num_processes is 8 (4 a machine)"));
+  AccelRun& again = job.start(0, {"print", "x"});
+  CHECK(again.finish() == 3);
+  CHECK_THAT(again.err(), ContainsSubstring("is taken") && ContainsSubstring("needs another --machine_rank"));
+  AccelRun& second = job.start(1, {"print", "x"});
+  CHECK(second.finish() == 0);
+  CHECK(first.finish() == 0);
 }

@@ -78,6 +78,78 @@ TEST_CASE("a source is compiled once and again when anything changes", "[launche
   CHECK(project.cached() == 4);
 }
 
+TEST_CASE("a source is compiled again when an object, archive or library of the user's changes",
+          "[launcher]") {
+  Project project("#include <cstdio>\nint answer();\nint main() { std::printf(\"%d\\n\", answer()); }\n");
+  const std::string object = project.dir / "h.o";
+  const auto build = [&](int answer) {
+    write_file(project.dir / "h.cpp", concat("int answer() { return ", answer, "; }\n"));
+    const std::string folder = accelerate::shell_quote(project.dir.path());
+    AccelRun made({"-c", concat("cd ", folder,
+                                " && c++ -c h.cpp -o h.o && rm -f libh.a && ar rc libh.a h.o && "
+                                "echo h.o > list")},
+                  {}, "/bin/sh");
+    REQUIRE(made.finish() == 0);
+  };
+  const std::vector<std::string> ways = {object, concat("-L", project.dir.path(), " -lh"),
+                                         concat("-Wl,", object), project.dir / "libh.a"};
+  build(1);
+  for (const std::string& way : ways) CHECK(project.compiles("1", {"--cxxflags", way}));
+  for (const std::string& way : ways) CHECK_FALSE(project.compiles("1", {"--cxxflags", way}));
+  build(22);
+  for (const std::string& way : ways) {
+    INFO(way);
+    CHECK(project.compiles("22", {"--cxxflags", way}));
+  }
+  // Relative to where it is started, and found by a variable.
+  const auto launch_in = [&](const std::string& flags) {
+    AccelRun run({"launch", "--cpu", "--num_processes", "1", "--cxxflags", flags, project.source()},
+                 {.environment = project.environment, .working_directory = project.dir.path()});
+    CHECK(run.finish() == 0);
+    return run.out();
+  };
+  CHECK(launch_in("h.o") == "22\n");
+  project.environment.emplace_back("LIBRARY_PATH", project.dir.path());
+  CHECK(launch_in("-lh") == "22\n");
+  build(333);
+  CHECK(launch_in("h.o") == "333\n");
+  CHECK(launch_in("-lh") == "333\n");
+}
+
+TEST_CASE("a source is compiled again when the compiler looks for headers elsewhere", "[launcher]") {
+  Project project(
+      "#include <cstdio>\n#include <number.h>\nint main() { std::printf(\"%d\\n\", kNumber); }\n");
+  for (const char* name : {"CPATH", "CPLUS_INCLUDE_PATH"}) {
+    for (const int number : {1, 2}) {
+      const std::string folder = project.dir / concat(name, number);
+      std::filesystem::create_directories(folder);
+      write_file(folder + "/number.h", concat("constexpr int kNumber = ", number, ";\n"));
+      project.environment.emplace_back(name, folder);
+      CHECK(project.compiles(std::to_string(number)));
+    }
+    project.environment.pop_back();
+    project.environment.pop_back();
+  }
+}
+
+TEST_CASE("a signal ends the compiler and leaves nothing", "[launcher]") {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    Project project;
+    // Not the driver alone does the work, and this one does not listen.
+    write_file(project.dir / "compiler",
+               "#!/bin/sh\ntrap '' INT TERM HUP\necho compiling\nsleep 60\nsleep 60\n");
+    std::filesystem::permissions(project.dir / "compiler", std::filesystem::perms::owner_all);
+    project.environment.emplace_back("CXX", project.dir / "compiler");
+    AccelRun run = project.launch();
+    REQUIRE(run.wait_for("compiling\n"));
+    run.signal(number);
+    CHECK(run.finish() == 128 + number);
+    CHECK_THAT(run.err(), ContainsSubstring(concat(accelerate::signal_name(number), ": compiling ")));
+    CHECK(run.nothing_left());
+    CHECK(project.cached() == 0);
+  }
+}
+
 TEST_CASE("programs that were not used for long leave the cache, except where they run", "[launcher]") {
   Project project("int main() { return 0; }\n");
   TempDir dir;

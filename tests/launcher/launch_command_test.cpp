@@ -298,6 +298,34 @@ TEST_CASE("a dry run starts nothing and explains everything", "[launcher]") {
   CHECK_THAT(bare.out(), ContainsSubstring("1 process = 1 machine x 1"));
 }
 
+TEST_CASE("a dry run says what is missing and goes on", "[launcher]") {
+  AccelRun run({"launch", "--dry_run", "--cpu", "--num_processes", "2", "./no-such-program", "x"});
+  CHECK(run.finish() == 0);
+  CHECK_THAT(run.out(), ContainsSubstring("program: ./no-such-program x") && ContainsSubstring("rank 1:"));
+  CHECK_THAT(run.err(),
+             ContainsSubstring("accel: warning: program ./no-such-program: there is no such file"));
+  AccelRun source({"launch", "--dry_run", "--cpu", "./no-such-source.cpp"});
+  CHECK(source.finish() == 0);
+  CHECK_THAT(source.out(), ContainsSubstring("program: ./no-such-source.cpp"));
+  CHECK_THAT(source.err(), ContainsSubstring("accel: warning: source ./no-such-source.cpp"));
+}
+
+TEST_CASE("warnings are printed with the errors", "[launcher]") {
+  TempDir dir;
+  // A count that the type does not need is a warning, and the port is an error.
+  write_file(dir / "both.yaml", "distributed_type: 'NO'\nuse_cpu: true\nnum_processes: 2\n");
+  AccelRun run({"launch", "--config_file", dir / "both.yaml", "--num_machines", "2", "--monitor_interval",
+                "1", bin("rank_script")});
+  CHECK(run.finish() == 2);
+  CHECK_THAT(run.err(), ContainsSubstring("accel: error: "));
+  AccelRun unread(
+      {"launch", "--config_file", dir / "both.yaml", "--main_process_port", "nine", bin("rank_script")});
+  CHECK(unread.finish() == 2);
+  CHECK_THAT(unread.err(), ContainsSubstring("accel: warning: ") &&
+                               ContainsSubstring("is 2, but distributed_type is NO") &&
+                               ContainsSubstring("accel: error: ") && ContainsSubstring("main_process_port"));
+}
+
 TEST_CASE("version, help and env", "[launcher]") {
   AccelRun version({"--version"});
   CHECK(version.finish() == 0);

@@ -89,6 +89,36 @@ TEST_CASE("a dry run shows mpirun's command", "[launcher]") {
                             ContainsSubstring("-x A ") && ContainsSubstring("with: A=b"));
 }
 
+TEST_CASE("a dry run with mpirun says what is missing", "[launcher]") {
+  const Hosts hosts;
+  const std::string none = hosts.dir / "none";
+  AccelRun run(launch_words(2, {"print", "x"}, {"--dry_run", "--mpirun_hostfile", none}));
+  CHECK(run.finish() == 0);
+  CHECK_THAT(run.err(), ContainsSubstring("accel: warning: hostfile ") && ContainsSubstring("No such file"));
+  CHECK_THAT(run.out(), ContainsSubstring(concat("--hostfile ", none)));
+}
+
+TEST_CASE("nothing is compiled for a launch that mpirun can't do", "[launcher]") {
+  const Hosts hosts;
+  write_file(hosts.dir / "train.cpp", "int main() { return 0; }\n");
+  AccelRun run({"launch", "--cpu", "--num_processes", "2", "--mpirun_hostfile", hosts.dir / "none",
+                hosts.dir / "train.cpp"},
+               {.environment = {{"XDG_CACHE_HOME", hosts.dir / "cache"}}});
+  CHECK(run.finish() == 2);
+  CHECK_FALSE(std::filesystem::exists(hosts.dir / "cache"));
+}
+
+TEST_CASE("a source is compiled for mpirun", "[launcher]") {
+  const Hosts hosts;
+  write_file(hosts.dir / "train.cpp",
+             "#include <cstdio>\nint main(int, char** words) { std::puts(words[1]); }\n");
+  AccelRun run({"launch", "--cpu", "--num_processes", "2", "--mpirun_hostfile", hosts.path(),
+                hosts.dir / "train.cpp", "word"},
+               {.environment = {{"XDG_CACHE_HOME", hosts.dir / "cache"}, {"CXXFLAGS", "-O0"}}});
+  CHECK(run.finish() == 0);
+  for (const int rank : {0, 1}) CHECK_THAT(run.out(), ContainsSubstring(concat("[rank ", rank, "] word\n")));
+}
+
 TEST_CASE("mpirun starts the ranks with our variables", "[launcher]") {
   const Hosts hosts;
   TempDir dir;

@@ -15,12 +15,15 @@ constexpr const char* kScontrol = R"(#!/bin/sh
 # 127.0.0.[1-2], as a list that needs expansion.
 [ "$3" = "127.0.0.[1-2]" ] || exit 1
 printf '127.0.0.1\n127.0.0.2\n'
+# More than a pipe holds, for a reader that stops after the first line.
+seq 1 100000
 )";
 
 // One task a "machine"; with TASKS_PER_NODE=2 two. Ends with the first non-zero code of a task.
 constexpr const char* kSrun = R"sh(#!/bin/bash
 args=$*
 while [ "${1#--}" != "$1" ]; do shift; done
+case $args in *--cpus-per-task=8\ *) ;; *) exit 99 ;; esac
 case $args in *--ntasks=1\ *) nodes=1 ;; *) nodes=$SLURM_JOB_NUM_NODES ;; esac
 per=${TASKS_PER_NODE:-1}
 echo "srun starts $1" >&2
@@ -47,6 +50,7 @@ struct Slurm {
     install("scontrol", kScontrol);
     options.environment = {{"PATH", concat(dir.path(), ":", bin(""), ":/usr/bin:/bin")},
                            {"SLURM_JOB_ID", std::to_string(::getpid())},
+                           {"SLURM_CPUS_PER_TASK", "8"},
                            {"SLURM_JOB_NUM_NODES", "2"},
                            {"SLURM_JOB_NODELIST", "127.0.0.[1-2]"}};
     options.environment.insert(options.environment.end(), more.begin(), more.end());
