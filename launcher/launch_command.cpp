@@ -16,6 +16,7 @@
 #include "accelerate/core/strings.h"
 #include "accelerate/environment/variables.h"
 #include "accelerate/launch/launch_plan.h"
+#include "accelerate/launch/rank_environment.h"
 #include "launcher/arguments.h"
 #include "launcher/commands.h"
 #include "launcher/compile.h"
@@ -183,6 +184,25 @@ void say_how_to_use_more(const Config& config, const LaunchFlags& flags) {
                       " CPUs here), and `accel config` keeps the choice\n");
 }
 
+// Nobody named it, and it may be older than the thought of using this launcher.
+void say_file_of_hf(const Config& config, const EnvVars& variables, const LaunchFlags& flags) {
+  if (flags.quiet || config.file.empty() || !flags.config_file.empty()) return;
+  if (variables.get(kConfigFileVariable)) return;
+  // Ours would be preferred, so it is one of theirs unless it lies where we save.
+  const bool have_place = variables.get("XDG_CONFIG_HOME") || variables.get("HOME");
+  const auto folder = std::filesystem::path(config.file).parent_path();
+  if (have_place && folder == std::filesystem::path(default_save_path(variables)).parent_path()) return;
+  std::cerr << concat("accel: configuration of HF Accelerate: ", config.file, "\n");
+}
+
+void say_what_is_overridden(const LaunchFlagSet& given, const LaunchPlan& plan) {
+  if (given.flags().quiet || plan.starter) return;
+  for (const auto& [name, value] : given.environment()) {
+    if (detail::is_set_by_launcher(name))
+      std::cerr << concat("accel: warning: --env ", name, " has no effect: every rank is given its own\n");
+  }
+}
+
 // CLI11 does not know of the program, which is cut off before it sees the words.
 class LaunchHelp final : public CLI::Formatter {
  public:
@@ -249,6 +269,7 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
     start_through_mpirun(plan, config, variables,
                          [&](const std::function<void()>& check) { check_or_warn(flags, check); });
   }
+  say_what_is_overridden(given, plan);
   if (flags.dry_run) {
     print_plan(plan, config);
     return 0;
@@ -266,6 +287,7 @@ int launch(const LaunchFlagSet& given, const std::vector<std::string>& program) 
   }
   say_how_to_use_more(config, flags);
   if (plan.machines && !flags.quiet) say_machine_rank(config);
+  say_file_of_hf(config, variables, flags);
   return run(plan).exit_code;
 }
 

@@ -55,15 +55,19 @@ struct ChildPlan {
   pid_t parent;
 };
 
+[[noreturn]] void throw_no_descriptor(const std::string& what, int error) {
+  throw LaunchError({.what = concat(what, ": ", errno_text(error)), .hint = descriptor_hint(error)});
+}
+
 // A pipe whose ends never take the numbers 0 to 2, which the child is about to overwrite.
 std::pair<UniqueFd, UniqueFd> make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw LaunchError({.what = concat("pipe: ", errno_text(errno))});
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_no_descriptor("pipe", errno);
   UniqueFd both[2] = {UniqueFd(ends[0]), UniqueFd(ends[1])};
   for (UniqueFd& end : both) {
     if (end.get() >= kFirstFreeFd) continue;
     const int moved = ::fcntl(end.get(), F_DUPFD_CLOEXEC, kFirstFreeFd);
-    if (moved < 0) throw LaunchError({.what = concat("pipe: ", errno_text(errno))});
+    if (moved < 0) throw_no_descriptor("pipe", errno);
     end.reset(moved);
   }
   return {std::move(both[0]), std::move(both[1])};
@@ -123,6 +127,16 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   fail_in_child(plan, SpawnStage::kExec);
 }
 
+// Of a script's first line; empty for another file.
+std::string interpreter_of(const std::string& program) {
+  std::ifstream file(program, std::ios::binary);
+  std::string line;
+  if (!std::getline(file, line) || !line.starts_with("#!")) return {};
+  std::string out;
+  std::istringstream(line.substr(2)) >> out;
+  return out;
+}
+
 [[noreturn]] void throw_failure(const SpawnOptions& options, const SpawnFailure& failure) {
   const std::string reason = errno_text(failure.error_number);
   switch (failure.stage) {
@@ -137,7 +151,15 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
       break;
   }
   ErrorText text{.what = concat("can't execute ", options.program, ": ", reason)};
-  if (failure.error_number == ENOEXEC) {
+  if (failure.error_number == ENOENT && ::access(options.program.c_str(), F_OK) == 0) {
+    // The kernel means what the file needs to be run.
+    const std::string interpreter = interpreter_of(options.program);
+    text.what = concat("can't execute ", options.program, ": ",
+                       interpreter.empty() ? "the loader that it was linked for is not there"
+                                           : concat("its interpreter ", interpreter, " is not there"));
+    text.hint = interpreter.empty() ? "It was built for another system: build it on this one."
+                                    : "Correct the first line of the script, or install the interpreter.";
+  } else if (failure.error_number == ENOEXEC) {
     text.hint =
         "A script needs a first line such as #!/bin/sh; a program must be built for this kind of machine.";
   } else if (failure.error_number == E2BIG) {
@@ -245,6 +267,12 @@ std::string signal_name(int signal_number) {
   return concat("signal ", signal_number);
 }
 
+std::string descriptor_hint(int error_number) {
+  if (error_number == EMFILE) return "Raise the limit of open files (ulimit -n), or start fewer processes.";
+  if (error_number == ENFILE) return "The whole machine has too many open files (sysctl fs.file-max).";
+  return {};
+}
+
 std::string WaitStatus::describe() const {
   if (signal) return concat("killed by ", signal_name(*signal));
   return concat("exited with code ", exit_code.value_or(-1));
@@ -345,7 +373,7 @@ ChildProcess spawn(const SpawnOptions& options) {
   UniqueFd null_input, stdout_read, stdout_write, stderr_read, stderr_write;
   if (!options.inherit_stdin) {
     null_input.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!null_input) throw LaunchError({.what = concat("/dev/null: ", errno_text(errno))});
+    if (!null_input) throw_no_descriptor("/dev/null", errno);
   }
   if (options.standard_output == ChildOutput::kPipe) std::tie(stdout_read, stdout_write) = make_pipe();
   if (options.standard_error == ChildOutput::kPipe) std::tie(stderr_read, stderr_write) = make_pipe();

@@ -14,6 +14,9 @@ namespace accelerate {
 /// "SIGKILL"; "signal 40" for one without a name.
 std::string signal_name(int signal_number);
 
+/// What to do where a descriptor could not be had for this errno, or empty.
+std::string descriptor_hint(int error_number);
+
 /// How a process ended: exactly one of the two is set.
 struct WaitStatus {
   std::optional<int> exit_code;

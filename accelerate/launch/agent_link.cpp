@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "accelerate/core/child_process.h"
 #include "accelerate/core/deadline.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -37,7 +38,8 @@ void quiet(const UniqueFd& fd) {
 
 UniqueFd make_bell() {
   UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) throw LaunchError({.what = concat("eventfd: ", errno_text(errno))});
+  if (!fd)
+    throw LaunchError({.what = concat("eventfd: ", errno_text(errno)), .hint = descriptor_hint(errno)});
   return fd;
 }
 

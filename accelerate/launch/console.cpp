@@ -9,12 +9,15 @@
 #include <filesystem>
 #include <utility>
 
+#include "accelerate/core/child_process.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate::detail {
 namespace {
 
+constexpr std::string_view kLogStart = "rank_";
+constexpr std::string_view kLogEnd = ".log";
 constexpr auto kSilence = std::chrono::milliseconds(200);
 constexpr size_t kMaxPartialBytes = 64 * 1024;  // a longer line is printed in pieces
 constexpr size_t kTailLines = 8;
@@ -41,6 +44,7 @@ int bit(RankStream stream) {
 Console::Console(const OutputOptions& options, int num_processes, int world_size, bool captures)
     : options_(options),
       captures_(captures || world_size > 1 || !options.log_directory.empty()),
+      world_size_(world_size),
       several_(world_size > 1),
       stdout_(STDOUT_FILENO),
       ranks_(static_cast<size_t>(num_processes)) {
@@ -91,6 +95,8 @@ void Console::look_after(Destination& destination, Clock::time_point now) {
 void Console::run_output(Clock::time_point now) {
   flush_silent(now);
   for (Destination* destination : destinations()) look_after(*destination, now);
+  if (stdout_.error() != EPIPE || !stderr_ || std::exchange(reader_gone_told_, true)) return;
+  inform("the reader of standard output is gone; the job goes on without");
 }
 
 int Console::poll_timeout_ms() const {
@@ -135,12 +141,14 @@ void Console::open_logs() {
         {.what = concat("can't make the log directory ", options_.log_directory, ": ", error.message()),
          .hint = "Choose another with --log_dir."});
   }
+  remove_old_logs();
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const std::string path = log_path(static_cast<int>(rank));
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) {
-      throw LaunchError({.what = concat("can't write the log file ", path, ": ", errno_text(errno)),
-                         .hint = "Choose another directory with --log_dir."});
+      throw LaunchError(
+          {.what = concat("can't write the log file ", path, ": ", errno_text(errno)),
+           .hint = errno == EMFILE ? descriptor_hint(EMFILE) : "Choose another directory with --log_dir."});
     }
     ranks_[rank].log = nullptr;
     ranks_[rank].log_fd.reset(fd);
@@ -148,10 +156,24 @@ void Console::open_logs() {
   }
 }
 
+// Those of an earlier run with more ranks would look like part of this one. Ranks of other machines are below
+// the world size, so their files are safe.
+void Console::remove_old_logs() const {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.log_directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kLogStart) || !name.ends_with(kLogEnd)) continue;
+    const auto rank =
+        parse_int(name.substr(kLogStart.size(), name.size() - kLogStart.size() - kLogEnd.size()));
+    std::error_code ignored;
+    if (rank && *rank >= world_size_) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
 std::string Console::log_path(int rank) const {
   if (options_.log_directory.empty()) return {};
   return (std::filesystem::path(options_.log_directory) /
-          concat("rank_", first_rank_.value_or(0) + rank, ".log"))
+          concat(kLogStart, first_rank_.value_or(0) + rank, kLogEnd))
       .string();
 }
 

@@ -104,6 +104,7 @@ class Console {
   void print_piece(int rank, RankStream stream, std::string_view text, char end);
   void remember(Rank& rank, RankStream stream, std::string_view text, char end);
   void open_logs();
+  void remove_old_logs() const;
   void write_log(Rank& rank);
   void flush_silent(Clock::time_point now);
   std::vector<Destination*> destinations();
@@ -111,6 +112,7 @@ class Console {
 
   OutputOptions options_;
   bool captures_;
+  int world_size_;
   bool several_;  ///< ranks in the whole job
   std::optional<int> first_rank_;
   std::optional<Clock::time_point> stopping_since_;

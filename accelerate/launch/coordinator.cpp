@@ -117,6 +117,12 @@ void Coordinator::greet(Connection connection, const MachineMessage& hello, cons
   welcome.host = options_.host;
   welcome.heartbeat_ms = options_.heartbeat_timeout.count();
   send(connection, welcome);
+  // Somebody may have come before our own machine did.
+  if (own && !last_refusal_.empty()) {
+    MachineMessage status{.type = MessageType::kStatus};
+    status.text = last_refusal_;
+    send(connection, status);
+  }
   if (phase_ == Phase::kRunning || phase_ == Phase::kStopping) {
     MachineMessage status{.type = MessageType::kStatus};
     status.text = "the job is running already; this machine joins at its next restart";

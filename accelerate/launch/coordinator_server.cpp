@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "accelerate/core/child_process.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
@@ -54,7 +55,9 @@ int CoordinatorServer::open_store(int attempt) {
   address.set_port(0);
   int error = 0;
   UniqueFd fd = listen_at(address, error);
-  if (!fd) throw LaunchError({.what = concat("no port for the store: ", errno_text(error))});
+  if (!fd)
+    throw LaunchError(
+        {.what = concat("no port for the store: ", errno_text(error)), .hint = descriptor_hint(error)});
   const int port = local_address(fd.get()).port();
   const std::lock_guard lock(mutex_);
   stores_.clear();

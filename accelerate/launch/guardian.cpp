@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <vector>
 
+#include "accelerate/core/child_process.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/shared_memory_names.h"
 #include "accelerate/core/strings.h"
@@ -83,7 +84,7 @@ Guardian::Guardian(int max_groups, const std::string& job_id, std::chrono::milli
   // A socket pair keeps messages whole and, unlike a pipe, lets us write without risking SIGPIPE.
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw LaunchError({.what = concat("socketpair: ", errno_text(errno))});
+    throw LaunchError({.what = concat("socketpair: ", errno_text(errno)), .hint = descriptor_hint(errno)});
   }
   UniqueFd guard_end(ends[0]);
   control_.reset(ends[1]);

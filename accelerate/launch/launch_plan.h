@@ -20,8 +20,8 @@ struct OutputOptions {
   /// "[rank R] " before every line when the job has more than one rank. A single one without log files keeps
   /// our own standard output and error, terminal included.
   bool prefix = true;
-  /// One file a rank, rank_R.log, with its standard output and error; made anew by every run. Empty: no
-  /// files.
+  /// One file a rank, rank_R.log, with its standard output and error; made anew by every run, and those of an
+  /// earlier one with more ranks are removed. Empty: no files.
   std::string log_directory;
   /// With log files: streams that are written to them.
   int logged_streams = kStdoutStream | kStderrStream;

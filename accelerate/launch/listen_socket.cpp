@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "accelerate/core/child_process.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
@@ -158,7 +159,8 @@ ReservedPort reserve_any_port(NetAddress address) {
     ReservedPort out;
     out.fd = bind_to(address, false);
     if (!out.fd)
-      throw LaunchError({.what = concat("no free port at ", address.host(), ": ", errno_text(errno))});
+      throw LaunchError({.what = concat("no free port at ", address.host(), ": ", errno_text(errno)),
+                         .hint = descriptor_hint(errno)});
     out.port = local_address(out.fd.get()).port();
     out.lock = lock_port(out.port);
     if (out.lock) return out;
@@ -185,7 +187,9 @@ ReservedPort reserve_port(std::optional<int> wanted) {
 UniqueFd open_store_socket() {
   int error = 0;
   UniqueFd fd = listen_at(loopback(0), error);
-  if (!fd) throw LaunchError({.what = concat("no port for the store: ", errno_text(error))});
+  if (!fd)
+    throw LaunchError(
+        {.what = concat("no port for the store: ", errno_text(error)), .hint = descriptor_hint(error)});
   return fd;
 }
 

@@ -80,6 +80,18 @@ std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts
   return entries(rank_variables(plan, job, local_rank, threads));
 }
 
+bool is_set_by_launcher(std::string_view name) {
+  static constexpr std::string_view kMore[] = {variables::kMasterAddr,
+                                               variables::kMasterPort,
+                                               variables::kTorchElasticRestartCount,
+                                               variables::kTorchElasticMaxRestarts,
+                                               variables::kJobId,
+                                               variables::kStorePort,
+                                               variables::kListenFd};
+  return std::find(std::begin(kOfRanks), std::end(kOfRanks), name) != std::end(kOfRanks) ||
+         std::find(std::begin(kMore), std::end(kMore), name) != std::end(kMore);
+}
+
 std::vector<std::string> starter_environment(const LaunchPlan& plan, const std::string& job_id) {
   EnvVars out = plan.base_environment;
   for (const char* name : kForeign) out.unset(name);

@@ -30,6 +30,9 @@ inline constexpr int kStoreRank = 0;
 std::vector<std::string> rank_environment(const LaunchPlan& plan, const JobFacts& job, int local_rank,
                                           int threads);
 
+/// True for a variable that every rank is given by the launcher, whatever the plan says.
+bool is_set_by_launcher(std::string_view name);
+
 /// "NAME=value" for everything that plan.starter gets.
 std::vector<std::string> starter_environment(const LaunchPlan& plan, const std::string& job_id);
 

@@ -66,8 +66,10 @@ std::string describe_failure(const Supervisor::Outcome& outcome, const Console& 
 
 std::string describe_starter_failure(const Supervisor::Outcome& outcome, const std::string& starter) {
   const RankFailure& failure = *outcome.failure;
-  return concat(starter, " (pid ", failure.pid, ", host ", host_name(), ") ", failure.status.describe(),
-                ": a rank failed or could not be started, see above");
+  const std::string who = outcome.named_by_starter ? concat("rank ", *outcome.named_by_starter, " failed")
+                                                   : std::string("a rank failed or could not be started");
+  return concat(starter, " (pid ", failure.pid, ", host ", host_name(), ") ", failure.status.describe(), ": ",
+                who, ", see above");
 }
 
 std::string describe_stop(int signal_number, const std::string& who, std::chrono::milliseconds grace) {

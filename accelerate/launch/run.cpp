@@ -121,7 +121,7 @@ LaunchResult run(const LaunchPlan& plan) {
         outcome.failure && !outcome.stopped_by_signal && !outcome.interrupted && restarts < plan.max_restarts;
     if (!again) return to_result(outcome, restarts, console, signal_source);
     shared_memory.sweep();
-    console.say(detail::describe_restart(restarts + 1, plan.max_restarts, delay));
+    console.inform(detail::describe_restart(restarts + 1, plan.max_restarts, delay));
     if (wait_before_restart(signal_source, delay, console, outcome))
       return to_result(outcome, restarts, console, signal_source);
     delay = std::min(2 * delay, kMaxRestartDelay);

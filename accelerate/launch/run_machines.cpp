@@ -242,7 +242,9 @@ std::optional<MachineMessage> MachineJob::wait_for_start() {
       if (message->type == MessageType::kStatus) console_.inform(message->text);
       if (message->type == MessageType::kRestart) {
         const std::string& text = message->text;
-        console_.say(knows(*message) ? text.substr(text.rfind('\n') + 1) : text);
+        const size_t end = text.rfind('\n');
+        if (!knows(*message)) console_.say(text.substr(0, end));
+        console_.inform(text.substr(end + 1));
       }
       if (message->type == MessageType::kEnd) end_ = std::move(message);
     }

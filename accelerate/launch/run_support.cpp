@@ -54,7 +54,8 @@ std::vector<int> signals_to_handle() {
 
 void raise_descriptor_limit(int num_processes) {
   rlimit limit{};
-  const rlim_t needed = 3 * static_cast<rlim_t>(num_processes) + 64;
+  // Of each rank a pidfd, two pipes and a log file.
+  const rlim_t needed = 4 * static_cast<rlim_t>(num_processes) + 64;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   limit.rlim_cur = std::min(limit.rlim_max, needed);
   ::setrlimit(RLIMIT_NOFILE, &limit);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "accelerate/core/child_process.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
@@ -28,7 +29,7 @@ void on_signal(int number) {
 SignalPipe::SignalPipe(std::span<const int> signals) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-    throw LaunchError({.what = concat("pipe: ", errno_text(errno))});
+    throw LaunchError({.what = concat("pipe: ", errno_text(errno)), .hint = descriptor_hint(errno)});
   read_end_.reset(ends[0]);
   write_end_.reset(ends[1]);
   int none = -1;

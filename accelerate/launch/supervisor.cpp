@@ -26,6 +26,7 @@ constexpr milliseconds kKillWait{2000};
 constexpr milliseconds kGroupCheck{5};
 // What a rank leaves running after a good end gets less time than ranks.
 constexpr milliseconds kLeftoverGrace{1000};
+constexpr size_t kMaxStarterBytes = 64 * 1024;  // of what a starter says itself
 constexpr size_t kReadBytes = 64 * 1024;
 constexpr int kMaxReadsAtEnd = 64;  // more than a pipe holds: a daemon that kept it open must not hold us
 
@@ -94,6 +95,7 @@ void Supervisor::start_starter(const std::string& job_id) {
     tagged_.emplace_back([this, stream](std::optional<int> rank, std::string_view text) {
       const bool known = rank && *rank < plan_.num_processes;
       if (known) return console_.feed(*rank, stream, text);
+      if (starter_text_.size() < kMaxStarterBytes) starter_text_ += text;
       console_.relay(stream, text);
     });
   }
@@ -251,6 +253,7 @@ void Supervisor::blame(int rank) {
     if (ranks_[i].status && ranks_[i].status->success())
       outcome_.left_before.push_back(first_rank_ + static_cast<int>(i));
   }
+  if (plan_.starter) outcome_.named_by_starter = rank_named_by_mpirun(starter_text_);
   begin_stop(stop_steps(SIGTERM));
 }
 

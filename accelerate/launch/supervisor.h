@@ -43,9 +43,10 @@ class Supervisor {
 
   struct Outcome {
     std::optional<RankFailure> failure;
-    std::vector<int> left_before;  ///< ranks that had ended with 0 when the failing one failed
-    std::vector<int> stopped;      ///< ranks that were still running when the rest was stopped
-    bool stopped_by_peer = false;  ///< another machine was the reason
+    std::optional<int> named_by_starter;  ///< the rank that the starter blames
+    std::vector<int> left_before;         ///< ranks that had ended with 0 when the failing one failed
+    std::vector<int> stopped;             ///< ranks that were still running when the rest was stopped
+    bool stopped_by_peer = false;         ///< another machine was the reason
     std::optional<int> stopped_by_signal;
     bool interrupted = false;     ///< a signal came after the failure, while the rest was being stopped
     std::vector<int> unkillable;  ///< ranks that even SIGKILL did not end
@@ -107,6 +108,7 @@ class Supervisor {
 
   std::vector<Rank> ranks_;           ///< or the starter alone
   std::vector<TaggedOutput> tagged_;  ///< of the starter: standard output and error
+  std::string starter_text_;
   std::vector<pollfd> polled_;
   std::vector<char> buffer_;
   std::deque<StopStep> stop_steps_;

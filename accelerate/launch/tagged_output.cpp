@@ -86,6 +86,21 @@ void TaggedOutput::finish() {
   rank_.reset();
 }
 
+std::optional<int> rank_named_by_mpirun(std::string_view text) {
+  const auto number_after = [&](std::string_view start, std::string_view skipped_to) -> std::optional<int> {
+    const size_t at = text.find(start);
+    if (at == std::string_view::npos) return std::nullopt;
+    size_t from = at + start.size();
+    if (!skipped_to.empty()) from = text.find(skipped_to, from);
+    if (from == std::string_view::npos) return std::nullopt;
+    from += skipped_to.size();
+    const auto number = parse_int(text.substr(from, digits_at(text, from)));
+    return number ? std::optional(static_cast<int>(*number)) : std::nullopt;
+  };
+  if (const auto rank = number_after("Process name: [[", "],")) return rank;
+  return number_after("process rank ", "");
+}
+
 void TaggedOutput::pass(std::string_view text) {
   if (!text.empty()) sink_(rank_, text);
 }

@@ -29,4 +29,8 @@ class TaggedOutput {
   std::string held_;  ///< what may be the beginning of a tag
 };
 
+/// The rank that mpirun's last words name as the one that failed, if they do: "Process name: [[21346,1],1]"
+/// or "process rank 1 with PID 7".
+std::optional<int> rank_named_by_mpirun(std::string_view text);
+
 }  // namespace accelerate::detail

@@ -176,6 +176,17 @@ TEST_CASE("machines that do not fit are refused by name", "[coordinator]") {
   CHECK_THAT(bench.send(1, MessageType::kEnded, 0)[0], ContainsSubstring("refused"));
 }
 
+TEST_CASE("a refusal before machine 0 has come is told to it", "[coordinator]") {
+  Bench bench(2);
+  MachineMessage hello = bench.hello(1, "other");
+  hello.machines = 3;
+  CHECK(bench.come(1, hello).size() == 1);
+  const Lines lines = bench.come(0, bench.hello(0, "host0"));
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0] == "0 welcome");
+  CHECK_THAT(lines[1], ContainsSubstring("0 status host other was refused: num_machines is 3"));
+}
+
 TEST_CASE("the first failure stops all, and its name stays", "[coordinator]") {
   Bench bench = started(3);
   CHECK(bench.send(1, MessageType::kFailed, 0, "rank 3 died", 9) ==

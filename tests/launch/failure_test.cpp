@@ -168,6 +168,21 @@ TEST_CASE("restarts start all ranks afresh", "[launch]") {
   }
 }
 
+TEST_CASE("quiet restarts say why and no more", "[launch]") {
+  AccelRun run(launch_words(2, {"@1", "exit", "3", "sleep"}, {"--max_restarts", "1", "--quiet"}));
+  CHECK(run.finish() == 3);
+  CHECK(AccelRun::count_in(run.err(), "exited with code 3") == 2);
+  CHECK(AccelRun::count_in(run.err(), "restart") == 0);
+}
+
+TEST_CASE("too many open files are told with the limit", "[launch]") {
+  const std::string words = "launch --cpu --quiet --num_processes 40 " + bin("rank_script");
+  AccelRun run({"-c", concat("ulimit -n 30 && exec ", bin("accel"), " ", words)}, {}, "/bin/sh");
+  CHECK(run.finish() == 3);
+  CHECK_THAT(run.err(), ContainsSubstring("Too many open files") && ContainsSubstring("ulimit -n"));
+  CHECK(run.nothing_left());
+}
+
 TEST_CASE("many ranks start and end", "[launch]") {
   AccelRun run(launch_words(64, {"env", "RANK"}));
   CHECK(run.finish() == 0);

@@ -310,7 +310,9 @@ TEST_CASE("machine 0 says which machine was refused and why", "[machines]") {
   Words words = job.words(1, {"print", "x"});
   *(std::find(words.begin(), words.end(), "--num_processes") + 1) = "8";
   AccelRun other(words);
-  CHECK(other.finish() == 3);
+  const auto code = other.finish();
+  INFO(other.all());
+  CHECK(code.value_or(-1) == 3);
   REQUIRE(first.wait_for("was refused: num_processes is 8 (4 a machine)"));
   AccelRun& again = job.start(0, {"print", "x"});
   CHECK(again.finish() == 3);

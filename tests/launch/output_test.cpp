@@ -129,13 +129,24 @@ TEST_CASE("each rank can have its own file", "[launch]") {
   }
   SECTION("also where output and errors go the same way") {
     const std::string noise = "for i in 1 2 3 4 5 6 7 8 9 10; do echo out $i; done";
-    const std::string words = accelerate::join(
-        {bin("accel"), "launch --cpu --num_processes 2 sh -c '[ $RANK = 0 ] && sleep 60; echo THE-ERROR >&2;",
-         "sleep 0.5;", noise, "; exit 9' 2>&1"},
-        " ");
+    const std::string words = concat(bin("accel"),
+                                     " launch --cpu --num_processes 2 sh -c '[ $RANK = 0 ] && sleep 60; "
+                                     "echo THE-ERROR >&2; sleep 0.5; ",
+                                     noise, "; exit 9' 2>&1");
     AccelRun run({"-c", words}, {}, "/bin/sh");
     CHECK(run.finish() == 9);
     CHECK_THAT(run.out(), ContainsSubstring("last errors of rank 1:\naccel:   THE-ERROR\n"));
+  }
+  SECTION("and none of an earlier run with more ranks") {
+    AccelRun four(launch_words(4, {"print", "old"}, {"--log_dir", logs}));
+    CHECK(four.finish() == 0);
+    CHECK(std::filesystem::exists(logs + "/rank_3.log"));
+    for (const char* mine : {"/rank_x.log", "/rank_7.txt"}) write_file(logs + mine, "");
+    AccelRun two(launch_words(2, {"print", "new"}, {"--log_dir", logs}));
+    CHECK(two.finish() == 0);
+    for (const char* name : {"/rank_2.log", "/rank_3.log"}) CHECK_FALSE(std::filesystem::exists(logs + name));
+    for (const char* name : {"/rank_1.log", "/rank_x.log", "/rank_7.txt"})
+      CHECK(std::filesystem::exists(logs + name));
   }
   SECTION("or says why not") {
     AccelRun run(launch_words(2, {"print", "out"}, {"--log_dir", "/proc/nowhere"}));
@@ -163,6 +174,7 @@ TEST_CASE("a reader that goes away does not stop the job", "[launch]") {
   write_file(dir / "go", "");
   CHECK(run.finish() == 0);
   CHECK(eventually([&] { return read_file(dir / "code") == "0\n"; }));
+  CHECK(AccelRun::count_in(run.err(), "accel: the reader of standard output is gone; the job goes on") == 1);
   CHECK(std::filesystem::exists(dir / "end.0"));
   CHECK(std::filesystem::exists(dir / "end.1"));
   CHECK(run.nothing_left());

@@ -5,6 +5,7 @@
 #include "test_support.h"
 
 using accelerate::concat;
+using accelerate::detail::rank_named_by_mpirun;
 using accelerate::detail::TaggedOutput;
 
 namespace {
@@ -42,4 +43,15 @@ TEST_CASE("tags tell whose a piece is, however it was cut", "[launch]") {
       CHECK(taken_apart(text, bytes) == want);
     }
   }
+}
+
+TEST_CASE("mpirun's last words name a rank", "[launch]") {
+  // The sentences of Open MPI 4.1.
+  CHECK(rank_named_by_mpirun(
+            "The first process to do so was:\n\n  Process name: [[21346,1],13]\n  Exit code:    3\n") == 13);
+  CHECK(rank_named_by_mpirun(
+            "mpirun noticed that process rank 2 with PID 0 on node a exited on signal 9 (Killed).\n") == 2);
+  CHECK_FALSE(rank_named_by_mpirun(""));
+  CHECK_FALSE(rank_named_by_mpirun("Process name: [[21346"));
+  CHECK_FALSE(rank_named_by_mpirun("process rank x with"));
 }

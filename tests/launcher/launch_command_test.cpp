@@ -14,7 +14,7 @@ void check_refused(const std::vector<std::string>& words, int code, const std::v
   CHECK(run.finish() == code);
   INFO(run.err());
   CHECK(run.out().empty());
-  CHECK_THAT(run.err(), Catch::Matchers::StartsWith("accel: error: "));
+  CHECK_THAT(run.err(), ContainsSubstring("accel: error: "));
   for (const std::string& part : parts) CHECK_THAT(run.err(), ContainsSubstring(part));
 }
 
@@ -78,6 +78,38 @@ TEST_CASE("dashes and underscores in flags are the same", "[launcher]") {
     CHECK(run.finish() == 0);
     CHECK(AccelRun::count_in(run.out(), "WORLD_SIZE=2") == 2);
   }
+}
+
+TEST_CASE("a file whose interpreter is missing is told from a missing file", "[launcher]") {
+  TempDir dir;
+  write_file(dir / "script", "#! /nonexistent/python -u\nprint(1)\n");
+  std::filesystem::permissions(dir / "script", std::filesystem::perms::owner_all);
+  check_refused({"launch", "--quiet", dir / "script"}, 3,
+                {dir / "script", "its interpreter /nonexistent/python is not there"});
+}
+
+TEST_CASE("HF's default file is named when it is taken", "[launcher]") {
+  TempDir dir;
+  const std::string text = "distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 2\n";
+  for (const char* folder : {"hf/accelerate", "ours/accelerate"})
+    std::filesystem::create_directories(dir / folder);
+  const std::string theirs = dir / "hf/accelerate/default_config.yaml";
+  write_file(theirs, text);
+  const auto said = [&](std::vector<std::string> flags, const std::string& named = "") {
+    flags.insert(flags.begin(), "launch");
+    flags.push_back(bin("rank_script"));
+    RunOptions options{.environment = {{"HF_HOME", dir / "hf"}, {"XDG_CONFIG_HOME", dir / "ours"}}};
+    if (!named.empty()) options.environment.emplace_back("ACCELERATE_CONFIG_FILE", named);
+    AccelRun run(flags, options);
+    CHECK(run.finish() == 0);
+    return run.err();
+  };
+  CHECK(said({}) == concat("accel: configuration of HF Accelerate: ", theirs, "\n"));
+  CHECK(said({"--quiet"}).empty());
+  CHECK(said({"--config_file", theirs}).empty());
+  CHECK(said({}, theirs).empty());
+  write_file(dir / "ours/accelerate/default_config.yaml", text);
+  CHECK(said({}).empty());
 }
 
 TEST_CASE("programs that can't be started are told apart", "[launcher]") {
@@ -270,6 +302,13 @@ TEST_CASE("variables can be set for the ranks", "[launcher]") {
                 "env", "A", "env", "B", "env", "C"});
   CHECK(run.finish() == 0);
   CHECK(run.out() == "A=1\nB=x=y z\nC=\n");
+  AccelRun ours({"launch", "--cpu", "--num_processes", "1", "--env", "RANK=7", "--env", "MASTER_PORT=1",
+                 "--env", "OMP_NUM_THREADS=3", bin("rank_script"), "env", "RANK"});
+  CHECK(ours.finish() == 0);
+  CHECK(ours.out() == "RANK=0\n");
+  CHECK(lines_of(ours.err()).size() == 2);
+  for (const char* name : {"RANK", "MASTER_PORT"})
+    CHECK_THAT(ours.err(), ContainsSubstring(concat("warning: --env ", name, " has no effect")));
 }
 
 TEST_CASE("a dry run starts nothing and explains everything", "[launcher]") {
