@@ -344,19 +344,20 @@ at::Tensor Accelerator::gather_tensor(const at::Tensor& tensor) {
 
 at::Tensor Accelerator::gather_tensor_for_metrics(const at::Tensor& tensor) {
   const LoaderProgress* loader = impl_->active_loaders->current();
-  const bool last = loader != nullptr && loader->end_of_dataloader() && loader->remainder > 0;
-  at::Tensor all = gather_tensor(tensor);
   if (tensor.dim() == 0) {
     // One number a rank says nothing about which samples are in it, so repeats can't be taken out.
     if (num_processes() > 1) {
       logger().warning_once(
           "gather_for_metrics was given a 0-d tensor: repeated samples can't be left out of it. Gather "
-          "per-sample "
-          "values, or a sum and a count.");
+          "per-sample values, or a sum and a count.");
     }
-    return all;
+    return gather_tensor(tensor);
   }
-  return last && num_processes() > 1 ? all.narrow(0, 0, std::min(loader->remainder, all.size(0))) : all;
+  at::Tensor all = loader != nullptr && loader->sizes_vary && num_processes() > 1
+                       ? gather_rows(communicator(), tensor.detach())
+                       : gather_tensor(tensor);
+  const bool repeats = loader != nullptr && loader->remainder > 0 && num_processes() > 1;
+  return repeats ? all.narrow(0, 0, std::min(loader->remainder, all.size(0))) : all;
 }
 
 at::Tensor Accelerator::reduce_tensor(const at::Tensor& tensor, ReduceOp op) {

@@ -104,4 +104,15 @@ at::Tensor pad_across_processes(Communicator& communicator, const at::Tensor& te
   return out;
 }
 
+at::Tensor gather_rows(Communicator& communicator, const at::Tensor& rows) {
+  const std::vector<int64_t> counts = all_gather_numbers(communicator, rows.size(0));
+  const at::Tensor padded = communicator.all_gather(pad_across_processes(communicator, rows, {}));
+  const int64_t longest = *std::max_element(counts.begin(), counts.end());
+  std::vector<at::Tensor> parts;
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    parts.push_back(padded.narrow(0, static_cast<int64_t>(rank) * longest, counts[rank]));
+  }
+  return at::cat(parts, 0);
+}
+
 }  // namespace accelerate

@@ -34,4 +34,8 @@ struct PadOptions {
 at::Tensor pad_across_processes(Communicator& communicator, const at::Tensor& tensor,
                                 const PadOptions& options);
 
+/// Collective. The rows of all ranks, of which each may have another number, joined in rank order.
+/// @throws CommError as pad_across_processes().
+at::Tensor gather_rows(Communicator& communicator, const at::Tensor& rows);
+
 }  // namespace accelerate

@@ -23,7 +23,7 @@ namespace accelerate {
 // Note [Values as bytes]
 // Records in shared memory and batches that the main process deals out travel as bytes of this machine's own
 // kind (no versions, no byte order: they never outlive the job). Known are numbers, enums and other trivially
-// copyable types, strings, tensors (any dtype; dense, on the CPU), vectors, arrays, maps, pairs, tuples,
+// copyable types (which must hold no pointers), strings, tensors (any dtype; dense, on the CPU), vectors, arrays, maps, pairs, tuples,
 // optionals and torch::data::Example. A type of your own joins in by either
 //   - a member  template <class Archive> void serialize(Archive& archive) { archive(id, text, image); }
 //     which works in both directions and also shows its tensors to placement and gather;
@@ -86,10 +86,21 @@ concept HasSerializer = requires(ByteWriter& writer, const T& value) {
 
 }  // namespace detail
 
+namespace detail {
+
+// std::string_view, std::span and their like are pointers to what somebody else holds.
+template <class T>
+concept ViewLike = requires(const T& value) {
+  value.data();
+  value.size();
+} && !requires { std::tuple_size<T>::value; };
+
+}  // namespace detail
+
 /// Types that Note [Values as bytes] covers.
 template <class T>
 concept Serializable = detail::HasSerializer<T> || detail::HasSerializeMember<T> ||
-    (std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);
+    (std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !detail::ViewLike<T>);
 
 /// Appends `value`.
 template <Serializable T>

@@ -54,12 +54,19 @@ concept HasSerializeMember = requires(T& value, TensorVisitor<void (*)(at::Tenso
   value.serialize(archive);
 };
 
-// torch::data::Example<Data, Target> and everything shaped like it, without its header.
+// Becomes whatever a member wants.
+struct AnyPart {
+  template <class T>
+  operator T() const;
+};
+
+// torch::data::Example<Data, Target> and everything shaped like it, without its header: these two members and no
+// more, since a third would be overlooked.
 template <class T>
 concept ExampleLike = requires(T& value) {
   value.data;
   value.target;
-};
+} && !(std::is_aggregate_v<T> && requires { T{AnyPart{}, AnyPart{}, AnyPart{}}; });
 
 }  // namespace detail
 
@@ -149,6 +156,42 @@ struct TensorStructure<std::optional<T>> {
     if (value) for_each_tensor(*value, fn);
   }
 };
+
+namespace detail {
+
+// True if nothing but tensors is in a T, as far as its type tells: a for_each_tensor member is believed.
+template <class T>
+struct HoldsOnlyTensors
+    : std::bool_constant<std::is_same_v<T, at::Tensor> || HasForEachTensor<T> || HasSerializeMember<T>> {};
+template <ExampleLike T>
+struct HoldsOnlyTensors<T> : std::conjunction<HoldsOnlyTensors<decltype(T::data)>,
+                                              HoldsOnlyTensors<decltype(T::target)>> {};
+template <class A, class B>
+struct HoldsOnlyTensors<std::pair<A, B>> : std::conjunction<HoldsOnlyTensors<A>, HoldsOnlyTensors<B>> {};
+template <class... Ts>
+struct HoldsOnlyTensors<std::tuple<Ts...>> : std::conjunction<HoldsOnlyTensors<Ts>...> {};
+template <class T, class A>
+struct HoldsOnlyTensors<std::vector<T, A>> : HoldsOnlyTensors<T> {};
+template <class T, size_t N>
+struct HoldsOnlyTensors<std::array<T, N>> : HoldsOnlyTensors<T> {};
+template <class T>
+struct HoldsOnlyTensors<std::optional<T>> : HoldsOnlyTensors<T> {};
+template <class K, class V, class C, class A>
+struct HoldsOnlyTensors<std::map<K, V, C, A>> : HoldsOnlyTensors<V> {};
+template <class K, class V, class H, class E, class A>
+struct HoldsOnlyTensors<std::unordered_map<K, V, H, E, A>> : HoldsOnlyTensors<V> {};
+
+// Takes the place of an archive and refuses to compile for parts that are no tensors.
+struct OnlyTensors {
+  template <class... Ts>
+  void operator()(const Ts&...) const {
+    static_assert((HoldsOnlyTensors<Ts>::value && ...),
+                  "accelerate: a part of an item is no tensor; give the data set a collate of your own, or a "
+                  "transform that makes tensors of it");
+  }
+};
+
+}  // namespace detail
 
 /// All defined tensors in `value`.
 template <class T>

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <mutex>
 
 namespace accelerate {
@@ -17,14 +19,39 @@ struct Range {
   std::atomic<uintptr_t> end{0};
 };
 
-// A table without locks: the signal handler reads it. Memory that finds no room in it is only not explained.
+// A table without locks: the signal handler reads it. A fault in memory that found no room in it is not explained.
 constexpr size_t kMostRanges = 1024;
 std::array<Range, kMostRanges> ranges;
-std::mutex mutex;
+// All ranges, by their beginning.
+struct Registry {
+  std::mutex mutex;
+  std::map<uintptr_t, uintptr_t> ranges;
+};
+
+Registry& registry() {
+  static Registry& instance = *new Registry;  // tensors may outlive static objects
+  return instance;
+}
+
 struct sigaction previous_action;
+thread_local volatile sig_atomic_t in_handler = 0;
+
+bool in_table(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  for (const Range& range : ranges) {
+    if (address >= range.begin && address < range.end) return true;
+  }
+  return false;
+}
 
 void explain_fault(int number, siginfo_t* info, void* context) {
-  if (ReadOnlyMemory::contains(info->si_addr)) {
+  if (in_handler != 0) {
+    // A handler that was installed later has called us as its predecessor, after we called it.
+    ::signal(number, SIG_DFL);
+    return;
+  }
+  in_handler = 1;
+  if (in_table(info->si_addr)) {
     static constexpr char kText[] =
         "accelerate: error: a write to the memory of a shared data set, which is read-only: a batch of "
         "samples "
@@ -34,10 +61,12 @@ void explain_fault(int number, siginfo_t* info, void* context) {
   }
   if ((previous_action.sa_flags & SA_SIGINFO) != 0 && previous_action.sa_sigaction != nullptr) {
     previous_action.sa_sigaction(number, info, context);
+    in_handler = 0;
     return;
   }
   if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
     previous_action.sa_handler(number);
+    in_handler = 0;
     return;
   }
   // On return the write is tried again, and the fault ends the process.
@@ -63,7 +92,9 @@ void install_handler() {
 
 void ReadOnlyMemory::add(const void* data, size_t size_bytes) noexcept {
   if (size_bytes == 0) return;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(registry().mutex);
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  registry().ranges[begin] = begin + size_bytes;
   install_handler();
   for (Range& range : ranges) {
     if (range.end != 0) continue;
@@ -74,7 +105,8 @@ void ReadOnlyMemory::add(const void* data, size_t size_bytes) noexcept {
 }
 
 void ReadOnlyMemory::remove(const void* data) noexcept {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(registry().mutex);
+  registry().ranges.erase(reinterpret_cast<uintptr_t>(data));
   for (Range& range : ranges) {
     if (range.end == 0 || range.begin != reinterpret_cast<uintptr_t>(data)) continue;
     range.end = 0;
@@ -84,10 +116,9 @@ void ReadOnlyMemory::remove(const void* data) noexcept {
 
 bool ReadOnlyMemory::contains(const void* data) noexcept {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  for (const Range& range : ranges) {
-    if (address >= range.begin && address < range.end) return true;
-  }
-  return false;
+  const std::lock_guard lock(registry().mutex);
+  const auto next = registry().ranges.upper_bound(address);
+  return next != registry().ranges.begin() && address < std::prev(next)->second;
 }
 
 }  // namespace accelerate

@@ -63,8 +63,9 @@ class NumberedFeed final : public BatchFeed<typename Dataset::BatchType> {
   std::optional<FeedStep<Batch>> next() override {
     std::optional<Batch> batch = prefetcher_.next();
     if (!batch) return std::nullopt;
-    const int64_t batches_left = num_batches_ - next_batch_++ / ranks_;
-    return FeedStep<Batch>{std::move(*batch), batches_left, pass_->plan()->remainder()};
+    const int64_t round = next_batch_++ / ranks_;
+    const int64_t batches_left = num_batches_ - round;
+    return FeedStep<Batch>{std::move(*batch), batches_left, pass_->plan()->remainder(round)};
   }
 
  private:
@@ -118,7 +119,7 @@ class StreamFeed final : public BatchFeed<typename Dataset::BatchType> {
     }
     if (ahead_.empty()) return std::nullopt;
     const auto batches_left = (static_cast<int64_t>(ahead_.size()) + ranks_ - 1) / ranks_;
-    FeedStep<Batch> step{std::move(ahead_.front()), batches_left, ended_ ? reader_.remainder() : 0};
+    FeedStep<Batch> step{std::move(ahead_.front()), batches_left, batches_left == 1 ? reader_.remainder() : 0};
     ahead_.pop_front();
     return step;
   }
@@ -137,8 +138,8 @@ template <Serializable Batch>
 class DispatchFeed final : public BatchFeed<Batch> {
  public:
   /// `source` is null on all ranks but the first.
-  DispatchFeed(std::unique_ptr<BatchFeed<Batch>> source, Communicator& communicator)
-      : source_(std::move(source)), communicator_(communicator) {}
+  DispatchFeed(std::unique_ptr<BatchFeed<Batch>> source, Communicator& communicator, int64_t epoch)
+      : source_(std::move(source)), communicator_(communicator), epoch_(epoch) {}
 
   std::optional<FeedStep<Batch>> next() override { return source_ ? send() : receive(); }
 
@@ -161,15 +162,19 @@ class DispatchFeed final : public BatchFeed<Batch> {
     } catch (const std::exception& error) {
       announce_failure(communicator_, error.what());
       throw;
+    } catch (...) {
+      announce_failure(communicator_, "something that is no std::exception was thrown");
+      throw;
     }
     scatter_parcels(communicator_, parcels,
-                    own ? DispatchHeader{own->batches_left, own->remainder} : DispatchHeader{});
+                    own ? DispatchHeader{own->batches_left, own->remainder, epoch_} : DispatchHeader{.epoch = epoch_});
     return own;
   }
 
   std::optional<FeedStep<Batch>> receive() {
     DispatchHeader header;
     const at::Tensor parcel = receive_parcel(communicator_, &header);
+    check_same_epoch(header, epoch_, communicator_.rank());
     if (header.batches_left == 0) return std::nullopt;
     ByteReader reader({static_cast<const std::byte*>(parcel.const_data_ptr()), parcel.nbytes()});
     return FeedStep<Batch>{load_value<Batch>(reader), header.batches_left, header.remainder};
@@ -177,6 +182,7 @@ class DispatchFeed final : public BatchFeed<Batch> {
 
   std::unique_ptr<BatchFeed<Batch>> source_;
   Communicator& communicator_;
+  int64_t epoch_;
 };
 
 /// The feed of one loop. Collective on each of its next() if the loader dispatches.
@@ -196,7 +202,7 @@ std::unique_ptr<BatchFeed<typename Dataset::BatchType>> make_feed(const Dataset&
   if (!core.dispatches()) return local();
   if constexpr (Serializable<Batch>) {
     return std::make_unique<DispatchFeed<Batch>>(core.shard().rank == 0 ? local() : nullptr,
-                                                 core.communicator());
+                                                 core.communicator(), pass->epoch());
   } else {
     throw_not_serializable();
   }

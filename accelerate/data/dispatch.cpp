@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t kFailed = -1;  // in place of batches_left: the parcels are the error's text
 
+constexpr int64_t kNumbers = 3;  // of a header, before the parcels' sizes
+
 at::Tensor bytes_of(const std::string& text, int64_t size) {
   at::Tensor out = at::zeros({size}, at::TensorOptions(at::kByte));
   std::memcpy(out.mutable_data_ptr(), text.data(), text.size());
@@ -25,7 +27,7 @@ at::Tensor bytes_of(const std::string& text, int64_t size) {
 void scatter_parcels(Communicator& communicator, const std::vector<std::string>& parcels,
                      const DispatchHeader& header) {
   // Gloo and NCCL scatter equal sizes; a short parcel is filled up to the longest.
-  std::vector<int64_t> numbers = {header.batches_left, header.remainder};
+  std::vector<int64_t> numbers = {header.batches_left, header.remainder, header.epoch};
   int64_t longest = 0;
   for (size_t rank = 0; rank < parcels.size(); ++rank) {
     const auto size = static_cast<int64_t>(parcels[rank].size());
@@ -42,18 +44,18 @@ void scatter_parcels(Communicator& communicator, const std::vector<std::string>&
 
 void announce_failure(Communicator& communicator, const std::string& text) {
   scatter_parcels(communicator, std::vector<std::string>(static_cast<size_t>(communicator.size()), text),
-                  {.batches_left = kFailed});
+                  {.batches_left = kFailed, .remainder = 0, .epoch = 0});
 }
 
 at::Tensor receive_parcel(Communicator& communicator, DispatchHeader* header) {
-  at::Tensor announced = at::zeros({2 + communicator.size()}, at::TensorOptions(at::kLong));
+  at::Tensor announced = at::zeros({kNumbers + communicator.size()}, at::TensorOptions(at::kLong));
   communicator.broadcast(announced, 0);
   const int64_t* numbers = announced.const_data_ptr<int64_t>();
-  *header = {.batches_left = numbers[0], .remainder = numbers[1]};
-  const int64_t longest = *std::max_element(numbers + 2, numbers + 2 + communicator.size());
+  *header = {.batches_left = numbers[0], .remainder = numbers[1], .epoch = numbers[2]};
+  const int64_t longest = *std::max_element(numbers + kNumbers, numbers + kNumbers + communicator.size());
   at::Tensor parcel = at::empty({longest}, at::TensorOptions(at::kByte));
   if (longest > 0) communicator.scatter(parcel, {}, 0);
-  parcel = parcel.narrow(0, 0, numbers[2 + communicator.rank()]);
+  parcel = parcel.narrow(0, 0, numbers[kNumbers + communicator.rank()]);
   if (header->batches_left == kFailed) {
     throw DataError(
         {.what = concat("the main process, which reads for all ranks, could not make a batch: ",
@@ -62,6 +64,15 @@ at::Tensor receive_parcel(Communicator& communicator, DispatchHeader* header) {
          .echo = true});
   }
   return parcel;
+}
+
+void check_same_epoch(const DispatchHeader& header, int64_t epoch, int rank) {
+  if (header.epoch == epoch) return;
+  throw DataError({.what = "batches dealt out by the main process",
+                   .expected = concat("epoch ", epoch, ", in which this rank's loop is"),
+                   .got = concat("epoch ", header.epoch),
+                   .hint = "All ranks must leave a loop over such a loader in the same step; see set_trigger().",
+                   .rank = rank});
 }
 
 void throw_not_serializable() {

@@ -15,6 +15,7 @@ namespace accelerate::detail {
 struct DispatchHeader {
   int64_t batches_left = 0;
   int64_t remainder = 0;
+  int64_t epoch = 0;
 };
 
 /// Collective, on the main process: rank r gets parcels[r]; that of rank 0 stays here.
@@ -27,6 +28,9 @@ void announce_failure(Communicator& communicator, const std::string& text);
 /// Collective, on the other ranks. Returns this rank's parcel, [bytes], uint8.
 /// @throws DataError when the main process could not make the batch.
 at::Tensor receive_parcel(Communicator& communicator, DispatchHeader* header);
+
+/// @throws DataError when the main process is in another epoch: some rank left its loop before the others.
+void check_same_epoch(const DispatchHeader& header, int64_t epoch, int rank);
 
 [[noreturn]] void throw_not_serializable();
 

@@ -22,7 +22,8 @@ class SampledPlan final : public EpochPlan {
   int64_t samples_before(int64_t k) const override {
     return std::min(shard_.offset + k * shard_.round_size(), shard_.num_positions);
   }
-  int64_t remainder() const override {
+  int64_t remainder(int64_t k) const override {
+    if (k + 1 != of_rank(0).num_batches()) return 0;
     if (shard_.drop_last || (!shard_.even_batches && !shard_.dispatch)) return 0;
     const int64_t last = std::max<int64_t>(0, shard_.num_positions - shard_.offset) % shard_.round_size();
     const bool divides = shard_.dispatch && last % shard_.world_size == 0;
@@ -58,10 +59,10 @@ class BatchedPlan final : public EpochPlan {
       int64_t samples = 0;
       for (int64_t i = begin; i < std::min(begin + per_round, count); ++i) samples += size_of(batches, i);
       seen_.push_back(seen_.back() + samples);
+      const bool repeats = split.split_batches ? samples % split.world_size != 0
+                                               : split.even_batches && begin + per_round > count;
+      remainders_.push_back(repeats ? samples : 0);
     }
-    const bool repeats = split.split_batches ? count > first && size_of(batches, count - 1) % split.world_size
-                                             : split.even_batches && (count - first) % split.world_size;
-    if (repeats) remainder_ = seen_.back() - seen_[seen_.size() - 2];
   }
 
   int64_t num_batches(int64_t rank) const override {
@@ -73,7 +74,7 @@ class BatchedPlan final : public EpochPlan {
   int64_t samples_before(int64_t k) const override {
     return seen_[std::min(static_cast<size_t>(k), seen_.size() - 1)];
   }
-  int64_t remainder() const override { return remainder_; }
+  int64_t remainder(int64_t k) const override { return remainders_[static_cast<size_t>(k)]; }
 
  private:
   static int64_t size_of(const std::vector<std::vector<int64_t>>& batches, int64_t i) {
@@ -104,7 +105,7 @@ class BatchedPlan final : public EpochPlan {
 
   std::vector<std::vector<std::vector<int64_t>>> ranks_;
   std::vector<int64_t> seen_;  // samples before round k
-  int64_t remainder_ = 0;
+  std::vector<int64_t> remainders_;
 };
 
 }  // namespace

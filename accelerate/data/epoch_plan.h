@@ -19,8 +19,8 @@ class EpochPlan {
   virtual std::vector<int64_t> indices(int64_t k, int64_t rank) const = 0;
   /// Samples that all ranks together have been given before batch `k`, repeats not counted.
   virtual int64_t samples_before(int64_t k) const = 0;
-  /// Samples of the last round that are no repeats, where some are; else 0.
-  virtual int64_t remainder() const = 0;
+  /// Samples of round `k` that are no repeats, where some are; else 0.
+  virtual int64_t remainder(int64_t k) const = 0;
 };
 
 /// A sampler's order cut into batches.

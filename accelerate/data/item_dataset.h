@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -15,8 +16,8 @@
 // Data sets that give one item at a time: an item is any structure of tensors (see Note [Tensor structures]).
 namespace accelerate {
 
-/// Stacks the items of a batch: every tensor gets a new first dimension. Parts that are no tensors come from
-/// the first item.
+/// Stacks the items of a batch: every tensor gets a new first dimension. Tensors that are undefined in all items stay
+/// so. Items with parts that are no tensors do not compile: those parts would be lost.
 struct StackCollate {
   template <class Item>
   Item operator()(std::vector<Item> items) const {
@@ -26,6 +27,13 @@ struct StackCollate {
   /// Builds one item out of many, each tensor from its counterparts in all items.
   template <class Item, class F>
   static Item combine(std::vector<Item> items, const F& join) {
+    static_assert(detail::HoldsOnlyTensors<Item>::value,
+                  "accelerate: items must hold tensors only (Note [Tensor structures]); give the data set a collate of "
+                  "your own, or a transform that makes tensors of the other parts");
+    if constexpr (detail::HasSerializeMember<Item> && !detail::HasForEachTensor<Item>) {
+      detail::OnlyTensors check;
+      for (Item& item : items) item.serialize(check);
+    }
     std::vector<std::vector<at::Tensor>> columns;
     for (size_t i = 0; i < items.size(); ++i) {
       size_t column = 0;
@@ -42,8 +50,21 @@ struct StackCollate {
     }
     Item out = std::move(items.front());
     size_t column = 0;
-    for_each_tensor(out, [&](at::Tensor& tensor) { tensor = join(columns[column++]); });
+    for_each_tensor(out, [&](at::Tensor& tensor) { tensor = join_defined(columns[column++], join); });
     return out;
+  }
+
+ private:
+  template <class F>
+  static at::Tensor join_defined(const std::vector<at::Tensor>& parts, const F& join) {
+    const auto defined = std::count_if(parts.begin(), parts.end(), [](const auto& part) { return part.defined(); });
+    if (defined == 0) return {};
+    if (defined < static_cast<int64_t>(parts.size())) {
+      throw DataError({.what = "a tensor of a batch's items",
+                       .expected = "defined in all of them or in none",
+                       .got = concat("defined in ", defined, " of ", parts.size())});
+    }
+    return join(parts);
   }
 };
 
@@ -100,8 +121,15 @@ class ItemDataset {
   BatchType get_batch(std::span<const int64_t> indices) const {
     std::vector<Item> items;
     items.reserve(indices.size());
+    const int64_t count = size();
     for (const int64_t index : indices) {
       try {
+        if (index < 0 || index >= count) {
+          throw DataError({.what = "sample number",
+                           .expected = concat("0 to ", count - 1),
+                           .got = std::to_string(index),
+                           .hint = "Check the sampler."});
+        }
         items.push_back(transform_(source_->get(static_cast<size_t>(index))));
       } catch (const std::exception& error) {
         std::throw_with_nested(DataError({.what = concat("sample ", index, ": ", error_message(error))}));

@@ -52,6 +52,48 @@ void check_split(int64_t batch_size, bool split_batches, int64_t world_size, int
                     rank);
 }
 
+// All ranks must cut the same data in the same way; otherwise they would train on overlapping parts, or wait for each
+// other in different steps.
+void check_agreement(const ProcessContext& context, int64_t dataset_size, const DataLoaderOptions& options,
+                     const DataLoaderConfiguration& configuration) {
+  if (context.topology.world_size == 1 || context.communicator->size() == 1) return;
+  // Who reads alone, or has a part of his own, may differ in size.
+  const bool any_size = options.already_sharded || configuration.dispatch_batches.value_or(dataset_size < 0);
+  const std::vector<std::pair<const char*, int64_t>> own = {
+      {"data set size", any_size ? 0 : dataset_size},
+      {"batch_size", options.batch_size},
+      {"shuffle", options.shuffle},
+      {"drop_last", options.drop_last},
+      {"seed", options.seed ? static_cast<int64_t>(*options.seed) : -1},
+      {"sampler", options.sampler != nullptr},
+      {"batch_sampler", options.batch_sampler != nullptr},
+      {"already_sharded", options.already_sharded},
+      {"split_batches", configuration.split_batches},
+      {"even_batches", options.even_batches.value_or(configuration.even_batches)},
+      {"dispatch_batches", configuration.dispatch_batches ? *configuration.dispatch_batches : -1},
+      {"data_seed", configuration.data_seed ? static_cast<int64_t>(*configuration.data_seed) : -1}};
+  std::vector<int64_t> numbers;
+  for (const auto& [name, value] : own) numbers.push_back(value);
+  const at::Tensor mine = at::tensor(numbers, at::TensorOptions(at::kLong)).unsqueeze(0);
+  const at::Tensor all = context.communicator->all_gather(mine);
+  for (int64_t i = 0; i < all.size(1); ++i) {
+    const at::Tensor column = all.select(1, i).contiguous();
+    const int64_t* values = column.const_data_ptr<int64_t>();
+    std::string list;
+    bool differs = false;
+    for (int64_t rank = 0; rank < column.numel(); ++rank) {
+      differs = differs || values[rank] != values[0];
+      list += concat(rank > 0 ? "; " : "", "rank ", rank, ": ", values[rank]);
+    }
+    if (!differs) continue;
+    throw DataError({.what = concat(own[static_cast<size_t>(i)].first, " of a data loader"),
+                     .expected = "the same on all ranks",
+                     .got = list,
+                     .hint = "Prepare the same loaders in the same order on all ranks.",
+                     .rank = context.topology.rank});
+  }
+}
+
 int64_t from_main_process(const ProcessContext& context, int64_t value) {
   at::Tensor agreed = at::full({1}, value, at::TensorOptions(at::kLong));
   context.communicator->broadcast(agreed, 0);
@@ -79,6 +121,7 @@ LoaderCore::LoaderCore(const ProcessContext& context, std::optional<int64_t> dat
   const int rank = context.topology.rank;
   const int64_t world_size = context.topology.world_size;
   check_options(options, is_stream_, rank);
+  check_agreement(context, dataset_size.value_or(-1), options, configuration);
   shard_ = {.batch_size = options.batch_sampler ? options.batch_sampler->batch_size() : options.batch_size,
             .world_size = world_size,
             .rank = rank,
@@ -148,17 +191,39 @@ std::unique_ptr<EpochPlan> LoaderCore::plan(int64_t epoch, int64_t samples_seen)
   shard.even_batches = even;
   shard.offset = samples_seen;
   const bool reads = !shard.dispatch || shard.rank == 0;
-  return plan_epoch(shard, reads ? sampler_->order(epoch) : std::vector<int64_t>{});
+  std::vector<int64_t> order;
+  if (reads) {
+    order = sampler_->order(epoch);
+    if (static_cast<int64_t>(order.size()) != shard.num_positions) {
+      throw DataError({.what = concat("the order of a sampler for epoch ", epoch),
+                       .expected = concat(shard.num_positions, " samples, as its size() says"),
+                       .got = std::to_string(order.size())});
+    }
+  }
+  return plan_epoch(shard, std::move(order));
 }
 
 int64_t LoaderCore::num_batches() const {
   if (is_stream_) {
     throw DataError({.what = "the number of batches of an iterable data set is not known before its end"});
   }
-  if (options_.batch_sampler != nullptr) return plan(epoch_, 0)->num_batches(shard_.rank);
-  BatchShard shard = shard_;
-  shard.even_batches = active_->even_batches.value_or(shard.even_batches) && shard.world_size > 1;
-  return shard.num_batches();
+  int64_t all = 0;
+  if (options_.batch_sampler != nullptr) {
+    all = plan(epoch_, offset_)->num_batches(shard_.rank);
+  } else {
+    BatchShard shard = shard_;
+    shard.even_batches = active_->even_batches.value_or(shard.even_batches) && shard.world_size > 1;
+    shard.offset = offset_;
+    all = shard.num_batches();
+  }
+  return std::max<int64_t>(0, all - next_batch_);
+}
+
+void LoaderCore::skip_first_batches(int64_t count) {
+  if (count < 0) {
+    throw DataError({.what = "skip_first_batches", .expected = "0 or more", .got = std::to_string(count)});
+  }
+  next_batch_ = count;
 }
 
 int64_t LoaderCore::batch_size_per_rank() const {
@@ -166,6 +231,7 @@ int64_t LoaderCore::batch_size_per_rank() const {
 }
 
 void LoaderCore::set_epoch(int64_t epoch) {
+  if (epoch < 0) throw DataError({.what = "set_epoch", .expected = "0 or more", .got = std::to_string(epoch)});
   epoch_ = epoch;
   next_batch_ = 0;
   offset_ = 0;
@@ -210,6 +276,7 @@ LoaderPass::LoaderPass(std::shared_ptr<LoaderCore> core)
       offset_(core_->offset_),
       plan_(core_->plan(epoch_, offset_)),
       progress_(std::make_shared<LoaderProgress>()) {
+  progress_->sizes_vary = core_->options().batch_sampler != nullptr && !core_->shard().split_batches;
   first_ = plan_ ? std::min(core_->next_batch_, plan_->num_batches(core_->shard().rank)) : core_->next_batch_;
   next_ = first_;
   core_->set_epoch(epoch_ + 1);
@@ -227,6 +294,7 @@ int64_t LoaderPass::samples_to_skip() const {
 }
 
 void LoaderPass::hand_out(int64_t batches_left, int64_t remainder) {
+  core_->active()->touch(progress_.get());
   progress_->batches_left = batches_left;
   progress_->remainder = remainder;
   ++next_;

@@ -69,12 +69,14 @@ class LoaderCore {
 
   int64_t epoch() const { return epoch_; }
   /// The next loop runs `epoch`, from its start.
+  /// @throws DataError for a negative epoch.
   void set_epoch(int64_t epoch);
   /// The next loop leaves out its first batches.
-  void skip_first_batches(int64_t count) { next_batch_ = count; }
+  /// @throws DataError for a negative count.
+  void skip_first_batches(int64_t count);
   LoaderState state() const;
   void load_state(const LoaderState& state);
-  /// Batches a loop of this rank sees.
+  /// Batches that the next loop of this rank sees.
   /// @throws DataError for streams.
   int64_t num_batches() const;
   /// 0 if that varies.

@@ -7,9 +7,13 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
 
 namespace accelerate::detail {
 
@@ -26,17 +30,19 @@ class Prefetcher {
 
   Prefetcher(Draw draw, Make make, int64_t num_threads, int64_t ahead)
       : draw_(std::move(draw)), make_(std::move(make)), ahead_(ahead) {
-    for (int64_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (int64_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      const size_t started = threads_.size();
+      stop();
+      throw DataError({.what = concat("threads of a data loader: ", error.what()),
+                       .expected = concat(num_threads, " workers"),
+                       .got = concat(started, " that could be started"),
+                       .hint = "Lower num_workers, or raise the limit on processes (ulimit -u)."});
+    }
   }
 
-  ~Prefetcher() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    room_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Prefetcher() { stop(); }
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
@@ -59,6 +65,16 @@ class Prefetcher {
   }
 
  private:
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    room_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
   using Result = std::pair<std::optional<Batch>, std::exception_ptr>;
 
   void work() {

@@ -57,11 +57,13 @@ Ragged Ragged::from_strings(const std::vector<std::string>& rows, const Padding&
   return out;
 }
 
+void Ragged::check_row(int64_t i) const {
+  if (i >= 0 && i < size()) return;
+  throw DataError({.what = "row number", .expected = concat("0 to ", size() - 1), .got = std::to_string(i)});
+}
+
 at::Tensor Ragged::row(int64_t i) const {
-  if (i < 0 || i >= size()) {
-    throw DataError(
-        {.what = "row number", .expected = concat("0 to ", size() - 1), .got = std::to_string(i)});
-  }
+  check_row(i);
   const int64_t* bounds = offsets.const_data_ptr<int64_t>();
   return values.narrow(0, bounds[i], bounds[i + 1] - bounds[i]);
 }
@@ -74,12 +76,14 @@ at::Tensor Ragged::lengths(std::span<const int64_t> rows) const {
   at::Tensor out = at::empty({static_cast<int64_t>(rows.size())}, at::TensorOptions(at::kLong));
   const int64_t* bounds = offsets.const_data_ptr<int64_t>();
   int64_t* to = out.mutable_data_ptr<int64_t>();
+  for (const int64_t row : rows) check_row(row);
   for (const int64_t row : rows) *to++ = bounds[row + 1] - bounds[row];
   return out;
 }
 
 at::Tensor Ragged::padded(std::span<const int64_t> rows) const {
   const int64_t* bounds = offsets.const_data_ptr<int64_t>();
+  for (const int64_t row : rows) check_row(row);
   int64_t longest = 0;
   for (const int64_t row : rows) longest = std::max(longest, bounds[row + 1] - bounds[row]);
   longest = (longest + padding.multiple_of - 1) / padding.multiple_of * padding.multiple_of;
@@ -119,14 +123,23 @@ void Ragged::check(const std::string& name) const {
     throw problem("dense values [total, ...]", concat(values.toString(), " ", values.sizes()));
   if (offsets.dim() != 1 || offsets.size(0) < 1 || offsets.scalar_type() != at::kLong)
     throw problem("int64 offsets [rows + 1]", concat(offsets.toString(), " ", offsets.sizes()));
-  if (padding.multiple_of < 1)
-    throw problem("padding to a multiple of 1 or more", std::to_string(padding.multiple_of));
+  constexpr int64_t kMostMultiple = 1 << 24;
+  if (padding.multiple_of < 1 || padding.multiple_of > kMostMultiple)
+    throw problem(concat("padding to a multiple of 1 to ", kMostMultiple), std::to_string(padding.multiple_of));
+  try {
+    const at::Tensor filling = at::full({1}, padding.value, values.options());
+  } catch (const std::exception&) {
+    throw problem(concat("a padding value that ", c10::toString(values.scalar_type()), " can hold"),
+                  std::to_string(padding.value));
+  }
   const at::Tensor plain = offsets.cpu().contiguous();
   const int64_t* bounds = plain.const_data_ptr<int64_t>();
   const int64_t rows = plain.size(0) - 1;
-  if (bounds[0] != 0 || bounds[rows] != values.size(0) || !std::is_sorted(bounds, bounds + rows + 1)) {
+  const int64_t* falls = std::is_sorted_until(bounds, bounds + rows + 1);
+  if (bounds[0] != 0 || bounds[rows] != values.size(0) || falls != bounds + rows + 1) {
     throw problem(concat("offsets that rise from 0 to ", values.size(0), ", the number of values"),
-                  concat(bounds[0], " to ", bounds[rows]));
+                  falls == bounds + rows + 1 ? concat(bounds[0], " to ", bounds[rows])
+                                             : concat(falls[0], " after ", falls[-1], " at position ", falls - bounds));
   }
 }
 

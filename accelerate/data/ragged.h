@@ -46,6 +46,8 @@ struct Ragged {
   at::Tensor lengths(std::span<const int64_t> rows) const;
   /// @throws DataError when values and offsets do not fit together; `name` is what the error calls it.
   void check(const std::string& name) const;
+  /// @throws DataError for a row that is not there, as row(), padded() and lengths() do.
+  void check_row(int64_t i) const;
 };
 
 /// What a data set holds under one name: a row of a tensor, or a row of its own length, for each sample.

@@ -138,7 +138,12 @@ detail::ScopedGlobalSeed::~ScopedGlobalSeed() {
 
 BucketByLengthSampler::BucketByLengthSampler(std::vector<int64_t> lengths, const BucketOptions& options)
     : lengths_(std::move(lengths)), options_(options) {
-  if (options.batch_size < 1 || options.batches_per_bucket < 1 || options.max_elements < 0) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  if (std::any_of(lengths_.begin(), lengths_.end(), [](int64_t length) { return length < 0; })) {
+    throw DataError({.what = "bucket sampler", .expected = "lengths of 0 or more", .got = "a negative one"});
+  }
+  if (options.batch_size < 1 || options.batch_size > kMost || options.batches_per_bucket < 1 ||
+      options.batches_per_bucket > kMost || options.max_elements < 0) {
     throw DataError(
         {.what = "bucket sampler",
          .expected = "a batch_size and batches_per_bucket of 1 or more, max_elements of 0 or more",

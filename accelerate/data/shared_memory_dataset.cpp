@@ -83,10 +83,11 @@ ColumnDict build_segment(const ProcessContext& context, const Keys& keys,
     if (!store.get(keys.all_ready, context.communicator->timeout()))
       missing(context, "local ranks did not come");
     store.set(keys.result, detail::encode_layout(layout, segment->publish()));
-  } catch (const CommError&) {
-    throw;
   } catch (const std::exception& error) {
-    store.set(keys.result, concat("!", error.what()));
+    store.set(keys.result, concat("!", error_message(error)));
+    throw;
+  } catch (...) {
+    store.set(keys.result, "!something that is no std::exception was thrown");
     throw;
   }
   if (peers > 0 && !store.get(keys.all_attached, context.communicator->timeout())) {
@@ -193,14 +194,22 @@ SharedMemoryDataset SharedMemoryDataset::build(const ProcessContext& context,
 SharedMemoryDataset SharedMemoryDataset::from_columns(ColumnDict columns) {
   detail::plan_layout(columns);
   const auto settle = [](at::Tensor& tensor) {
-    tensor = tensor.detach();
+    // Rows are copied as bytes: what is only marked as negated or conjugated must be so in memory.
+    tensor = tensor.detach().resolve_conj().resolve_neg();
+    if (!tensor.is_cpu()) {
+      throw DataError({.what = "a mapped data set",
+                       .expected = "tensors on the CPU",
+                       .got = concat("one on ", tensor.device().str()),
+                       .hint = "Use tensor.cpu(); the loader moves batches to the device."});
+    }
     if (tensor.is_cpu() && tensor.numel() > 0) FileMapping::protect(tensor.const_data_ptr());
   };
   for (auto& [name, column] : columns) {
     if (auto* ragged = std::get_if<Ragged>(&column)) {
       settle(ragged->values);
       ragged->values = ragged->values.contiguous();
-      ragged->offsets = ragged->offsets.detach().contiguous();
+      settle(ragged->offsets);
+      ragged->offsets = ragged->offsets.contiguous();
     } else {
       settle(std::get<at::Tensor>(column));
     }

@@ -43,14 +43,17 @@ class StreamReader {
   void begin() {
     begun_ = true;
     dataset_.begin_epoch(epoch_);
+    // The first round is read even where the source can skip: the last one may be completed from it.
+    const bool completes = shard_.world_size > 1 && !shard_.drop_last;
+    const int64_t to_read = Dataset::kSkips ? (completes ? std::min(shard_.round_size(), samples_to_skip_) : 0)
+                                            : samples_to_skip_;
+    for (int64_t i = 0; i < to_read; ++i) {
+      std::optional<RawItem> item = dataset_.next();
+      if (!item) return;
+      if (completes && i < shard_.round_size()) first_.push_back(std::move(*item));
+    }
     if constexpr (Dataset::kSkips) {
-      if (samples_to_skip_ > 0) dataset_.skip(samples_to_skip_);
-    } else {
-      for (int64_t i = 0; i < samples_to_skip_; ++i) {
-        std::optional<RawItem> item = dataset_.next();
-        if (!item) return;
-        if (i < shard_.round_size() && shard_.world_size > 1) first_.push_back(std::move(*item));
-      }
+      if (samples_to_skip_ > to_read) dataset_.skip(samples_to_skip_ - to_read);
     }
   }
 

@@ -57,6 +57,11 @@ SegmentLayout plan_layout(const ColumnDict& columns) {
     const auto* ragged = std::get_if<Ragged>(&column);
     if (ragged != nullptr) {
       ragged->check(name);
+      if (columns.count(name + "_lengths") > 0) {
+        throw DataError({.what = concat("column '", name, "_lengths' of the data set"),
+                         .got = concat("a name that the lengths of ragged '", name, "' take in batches"),
+                         .hint = "Rename it."});
+      }
     } else {
       check_tensor(std::get<at::Tensor>(column), name, rows);
     }

@@ -269,7 +269,9 @@ TEST_CASE("every row of even_batches.tsv: batches of each rank and rows left aft
     std::vector<int64_t> order(static_cast<size_t>(shard.num_positions));
     std::iota(order.begin(), order.end(), 0);
     const auto plan = accelerate::detail::plan_epoch(shard, order);
-    const int64_t repeats = plan->remainder() > 0 ? last_round - plan->remainder() : 0;
+    const int64_t rounds = plan->num_batches(0);
+    const int64_t real = rounds > 0 ? plan->remainder(rounds - 1) : 0;
+    const int64_t repeats = real > 0 ? last_round - real : 0;
     if (counted) REQUIRE(seen - repeats == rows_seen);
     with_count += counted;
     ++rows;

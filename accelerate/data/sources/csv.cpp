@@ -1,6 +1,7 @@
 #include <ATen/Functions.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <cmath>
 #include <limits>
 
@@ -61,6 +62,8 @@ std::optional<double> field_value(std::string_view field) {
       (error != std::errc() && error != std::errc::result_out_of_range)) {
     return std::nullopt;
   }
+  // Too large is infinite and too small is 0, as in Python; from_chars leaves that to us.
+  if (error == std::errc::result_out_of_range) return std::strtod(std::string(field).c_str(), nullptr);
   return value;
 }
 
