@@ -6,6 +6,7 @@
 #include "accelerate/core/error.h"
 #include "accelerate/core/machine.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/environment/reading.h"
 
 namespace accelerate::cli {
 namespace {
@@ -45,16 +46,22 @@ std::string store_checked(Config& config, std::string_view key, const std::strin
   return {};
 }
 
-// Asks for the value of one key; what it means and may be is in the schema. A doubtful answer is taken, and
-// the doubt said.
-void ask_key(Prompt& prompt, Config& config, std::string_view key, const std::string& default_answer) {
+// Asks for the value of one key. A doubtful answer is taken, and the doubt said.
+void ask_key_as(Prompt& prompt, Config& config, std::string_view key, const std::string& question,
+                const std::string& default_answer) {
   const KeyRow& row = *find_row(key);
-  const std::string expected = row.type == ValueType::kText ? std::string() : ": " + expected_text(row);
-  prompt.ask(concat(row.help, " (", row.name, expected, ")"), default_answer,
+  prompt.ask(question, default_answer,
              [&](const std::string& answer) { return store_checked(config, key, answer); });
   for (const std::string& doubt : remarks_on(config, key, Severity::kWarning)) {
     prompt.say(concat("  Note: ", row.name, " ", doubt));
   }
+}
+
+// What the key means and may be is in the schema.
+void ask_key(Prompt& prompt, Config& config, std::string_view key, const std::string& default_answer) {
+  const KeyRow& row = *find_row(key);
+  const std::string expected = row.type == ValueType::kText ? std::string() : ": " + expected_text(row);
+  ask_key_as(prompt, config, key, concat(row.help, " (", row.name, expected, ")"), default_answer);
 }
 
 void ask_yes_no_key(Prompt& prompt, Config& config, std::string_view key) {
@@ -131,14 +138,43 @@ void ask_meeting(Prompt& prompt, Config& config) {
         "  On the other machines, pass --machine_rank with theirs; all else in the file holds for all.");
   }
   ask_key(prompt, config, "main_process_ip", "");
-  ask_key(prompt, config, "main_process_port", "29500");
-  const bool local = prompt.yes_or_no(concat(find_row("same_network")->help, " (same_network)?"), true);
-  store(config, "same_network", local ? "true" : "false");
+  ask_key_as(prompt, config, "main_process_port",
+             "Port of machine 0 (main_process_port: an integer from 1 to 65535)",
+             std::to_string(detail::kDefaultMasterPort));
+}
+
+// mpirun starts the ranks of all machines, which then need not find one another.
+bool ask_mpirun(Prompt& prompt, Config& config) {
+  if (config.distributed_type != DistributedType::kMultiCpu) return false;
+  if (!prompt.yes_or_no("Start the ranks of all machines through Open MPI's mpirun (mpirun_config)?", false))
+    return false;
+  prompt.ask("File of the machines' names (mpirun_hostfile)", "~/hostfile", [&](const std::string& answer) {
+    return trim(answer).empty() ? std::string("Name the file.")
+                                : store_checked(config, "mpirun_config.mpirun_hostfile", answer);
+  });
+  return true;
 }
 
 void ask_machines(Prompt& prompt, Config& config) {
   ask_key(prompt, config, "num_machines", "1");
-  if (config.num_machines > 1) ask_meeting(prompt, config);
+  if (config.num_machines == 1) return;
+  // Without effect here; HF Accelerate's files have it.
+  store(config, "same_network", "true");
+  if (!ask_mpirun(prompt, config)) ask_meeting(prompt, config);
+}
+
+// Rarely anything but the defaults, which keep HF Accelerate's loops as they are.
+void ask_schedulers(Prompt& prompt, Config& config) {
+  if (!prompt.yes_or_no("Change when schedulers of the learning rate step (rarely needed)?", false)) return;
+  const KeyRow& with_optimizer = *find_row("step_scheduler_with_optimizer");
+  const bool hold = prompt.yes_or_no(concat(with_optimizer.help, " (", with_optimizer.name, ")?"), true);
+  store(config, with_optimizer.name, hold ? "true" : "false");
+  const KeyRow& rule = *find_row("scheduler_rule");
+  store(config, rule.name,
+        prompt.choose(std::string(rule.help),
+                      {{"per_optimizer_step", "one step for each step of the optimizer"},
+                       {"per_process", "as many as there are processes, as HF Accelerate does"}},
+                      std::string(rule.default_text)));
 }
 
 void ask_processes(Prompt& prompt, Config& config) {
@@ -155,6 +191,16 @@ void ask_processes(Prompt& prompt, Config& config) {
   }
   const int64_t least = gpus ? 1 : 2;
   ask_key(prompt, config, "num_processes", std::to_string(std::max(least, here * machines)));
+}
+
+// Each process needs a core of its own to be pinned to.
+void ask_affinity(Prompt& prompt, Config& config) {
+  constexpr std::string_view kKey = "enable_cpu_affinity";
+  ask_yes_no_key(prompt, config, kKey);
+  if (!config.enable_cpu_affinity || *config.num_processes / config.num_machines <= config.machine.cores)
+    return;
+  prompt.say("  Note: left out, since a machine like this one has fewer cores than processes.");
+  store(config, kKey, "false");
 }
 
 // No key of HF Accelerate's files, and the usual share is right but for loaders with threads of their own.
@@ -190,8 +236,10 @@ Config ask_config(Prompt& prompt, const MachineFacts& machine) {
   ask_processes(prompt, config);
   if (!config.use_cpu && machine.cuda_devices > 0) ask_key(prompt, config, "gpu_ids", "all");
   say_threads(prompt, config);
+  if (several) ask_affinity(prompt, config);
   ask_precision(prompt, config);
   ask_key(prompt, config, "gradient_accumulation_steps", "1");
+  ask_schedulers(prompt, config);
   return config;
 }
 

@@ -65,7 +65,7 @@ size_t count_files(const std::filesystem::path& folder) {
 }  // namespace
 
 TEST_CASE("the questions take their defaults for empty lines, and offer only what works here") {
-  std::istringstream in("\n\n\n\n\n");
+  std::istringstream in("\n\n\n\n\n\n");
   std::ostringstream out;
   PlainPrompt prompt(in, out);
   const Config config = ask_config(prompt, cpu_box());
@@ -83,7 +83,7 @@ TEST_CASE("the questions take their defaults for empty lines, and offer only wha
 }
 
 TEST_CASE("on a machine with devices, they are the default") {
-  std::istringstream in("\n\n\n\n\n\n\n");
+  std::istringstream in("\n\n\n\n\n\n\n\n\n");
   std::ostringstream out;
   PlainPrompt prompt(in, out);
   const Config config = ask_config(prompt, gpu_box(4));
@@ -96,7 +96,8 @@ TEST_CASE("a bad answer is asked again, with the reason") {
   const TempFolder folder;
   const auto file = folder.path() / "c.yaml";
   const Session session =
-      run(ask_and_save, at(file), "7\nmulti_cpu\n\nmaybe\nY\nabc\n0\n100000\n3\nbf16\n0\n2\n");
+      run(ask_and_save, at(file),
+          "7\nmulti_cpu\n\nmaybe\nY\nabc\n0\n100000\n3\nno\nbf16\n0\n2\nyes\nno\nper_process\n");
   CHECK(session.code == 0);
   CHECK_THAT(session.out, ContainsSubstring("'7' is none of these"));
   CHECK_THAT(session.out, ContainsSubstring("got 'abc'"));
@@ -110,6 +111,19 @@ TEST_CASE("a bad answer is asked again, with the reason") {
   CHECK(config.mixed_precision == MixedPrecision::kBf16);
   CHECK(config.gradient_accumulation_steps == 2);
   CHECK(config.debug);
+  CHECK_FALSE(config.step_scheduler_with_optimizer);
+  CHECK(config.scheduler_rule == "per_process");
+}
+
+TEST_CASE("processes are pinned only where each can have a core") {
+  const auto answers = [](const char* processes) {
+    std::istringstream in(concat("multi_cpu\n\n\n", processes, "\nyes\n\n\n\n"));
+    std::ostringstream out;
+    PlainPrompt prompt(in, out);
+    return ask_config(prompt, cpu_box(4)).enable_cpu_affinity;
+  };
+  CHECK(answers("4"));
+  CHECK_FALSE(answers("5"));
 }
 
 TEST_CASE("questions about several machines: what contradicts is asked again, with the reason") {
@@ -118,15 +132,17 @@ TEST_CASE("questions about several machines: what contradicts is asked again, wi
   const Session session = run(ask_and_save, at(file),
                               "multi_cpu\n"        // type
                               "0\n2\n"             // machines
+                              "\n"                 // mpirun
                               "static\n"           // rendezvous
                               "2\n1\n"             // rank
                               "\n1234\nnode-0\n"   // address
                               "0\n70000\n29501\n"  // port
-                              "no\n"               // one network
                               "yes\n"              // debug
                               "3\n1\n4\n"          // processes
+                              "\n"                 // affinity
                               "\n"                 // precision
-                              "\n");               // accumulation
+                              "\n"                 // accumulation
+                              "\n");               // schedulers
   INFO(session.out << session.error);
   REQUIRE(session.code == 0);
   for (const char* reason :
@@ -146,7 +162,9 @@ TEST_CASE("questions about several machines: what contradicts is asked again, wi
   CHECK(config.rdzv_backend == "static");
   CHECK(config.main_process_ip == "node-0");
   CHECK(config.main_process_port == 29501);
-  CHECK_FALSE(config.same_network);
+  CHECK(config.same_network);
+  CHECK(session.out.find("(same_network)") == std::string::npos);
+  CHECK(session.out.find("takes a free one") == std::string::npos);
   CHECK(config.debug);
   CHECK(config.num_processes == 4);
 }
@@ -154,7 +172,7 @@ TEST_CASE("questions about several machines: what contradicts is asked again, wi
 TEST_CASE("machines that number themselves are not asked for a number") {
   const TempFolder folder;
   const auto file = folder.path() / "c.yaml";
-  const Session session = run(ask_and_save, at(file), "2\n2\nc10d\nnode-0\n\n\n\n4\n\n\n");
+  const Session session = run(ask_and_save, at(file), "2\n2\n\nc10d\nnode-0\n\n\n4\n\n\n\n\n");
   INFO(session.out << session.error);
   REQUIRE(session.code == 0);
   CHECK(session.out.find("(machine_rank") == std::string::npos);
@@ -164,10 +182,26 @@ TEST_CASE("machines that number themselves are not asked for a number") {
   CHECK(config.same_network);
 }
 
+TEST_CASE("ranks of several machines may be left to mpirun, which asks for its hostfile alone") {
+  const TempFolder folder;
+  const auto file = folder.path() / "c.yaml";
+  const std::string hosts = folder.write("hosts", "a slots=2\nb slots=2\n").string();
+  const Session session =
+      run(ask_and_save, at(file), concat("multi_cpu\n2\nyes\n", hosts, "\n\n4\n\n\n\n\n"));
+  INFO(session.out << session.error);
+  REQUIRE(session.code == 0);
+  CHECK(session.out.find("main_process_ip") == std::string::npos);
+  const Config config = load_alone(file, cpu_box());
+  CHECK(config.mpirun.hostfile == hosts);
+  CHECK(config.num_processes == 4);
+  CHECK(uses_mpirun(config));
+  CHECK_THAT(read_file(file), ContainsSubstring(concat("mpirun_config:\n  mpirun_hostfile: ", hosts)));
+}
+
 TEST_CASE("when the input ends early, nothing is saved") {
   const TempFolder folder;
-  for (const char* answers :
-       {"", "2\n", "2\n1\n", "2\n1\nno\n", "2\n1\nno\n2\n", "2\n2\nstatic\n0\n10.0.0.1\n"}) {
+  for (const char* answers : {"", "2\n", "2\n1\n", "2\n1\nno\n", "2\n1\nno\n2\n", "2\n2\nyes\n",
+                              "2\n2\nno\nstatic\n0\n10.0.0.1\n"}) {
     const Session session = run(ask_and_save, at(folder.path() / "c.yaml"), answers);
     CHECK(session.code == 2);
     CHECK_THAT(session.error, ContainsSubstring("nothing was saved"));
@@ -188,9 +222,9 @@ TEST_CASE("an existing file is replaced only when asked") {
   CHECK(read_file(file) == "mine\n");
   CHECK(run(save_basic, at(file, true)).code == 0);
   CHECK(load_alone(file, cpu_box()).distributed_type == DistributedType::kNo);
-  CHECK(run(ask_and_save, at(file), "yes\n2\n\n\n2\n\n\n").code == 0);
+  CHECK(run(ask_and_save, at(file), "yes\n2\n\n\n2\n\n\n\n\n").code == 0);
   CHECK(load_alone(file, cpu_box()).distributed_type == DistributedType::kMultiCpu);
-  CHECK(run(ask_and_save, at(file, true), "1\n\n\n\n\n\n").code == 0);
+  CHECK(run(ask_and_save, at(file, true), "1\n\n\n\n\n\n\n").code == 0);
   CHECK(load_alone(file, cpu_box()).distributed_type == DistributedType::kNo);
   CHECK(count_files(folder.path()) == 1);
 }

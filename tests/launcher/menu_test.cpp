@@ -204,7 +204,7 @@ TEST_CASE("config on a dumb terminal asks plainly", "[launcher]") {
   TerminalRun run(config_words(file), 80, "dumb");
   REQUIRE(run.wait_for("Choice [NO]: "));
   CHECK(run.mode_is_as_before());
-  run.type("2\n\n\n2\n\n\n\n");
+  run.type("2\n\n\n2\n\n\n\n\n");
   CHECK(run.finish() == 0);
   CHECK_THAT(read_file(file), ContainsSubstring("MULTI_CPU"));
   CHECK(run.screen().find('\x1b') == std::string::npos);
