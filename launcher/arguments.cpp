@@ -39,7 +39,19 @@ const CLI::Option* find_option(const CLI::App& app, const std::string& long_name
   return nullptr;
 }
 
+// What flags of other launchers become.
+std::string hint_for_foreign_flag(const std::string& flag) {
+  const std::string name = folded(flag);
+  if (name == "_m" || name == "__module") return "There are no Python modules here: give the program itself.";
+  if (name == "__rdzv_endpoint") return "Give --main_process_ip and --main_process_port.";
+  if (name == "__standalone")
+    return "Leave it out: one machine needs no rendezvous, and --main_process_port 0 takes a free port.";
+  return {};
+}
+
 [[noreturn]] void throw_unknown_flag(const CLI::App& app, const std::string& flag) {
+  const std::string foreign = app.get_name() == kLaunch ? hint_for_foreign_flag(flag) : std::string();
+  if (!foreign.empty()) throw ConfigError({.what = concat("unknown flag ", flag), .hint = foreign});
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);

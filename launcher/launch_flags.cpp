@@ -25,7 +25,7 @@ bool stands_alone(const KeyRow& row) {
 
 std::string group_of(const KeyRow& row) {
   const Support support = support_of(row);
-  if (support == Support::kWorks) return row.block().empty() ? kJob : std::string(row.block());
+  if (support == Support::kWorks) return row.block() == "mpirun_config" ? kMachines : kJob;
   return kNoEffect;
 }
 
@@ -216,9 +216,11 @@ void LaunchFlagSet::override_machines(std::vector<Override>& out, bool machines_
   }
   const int most = machine_range().second;
   const int processes = most * std::max(1, flags_.nproc_per_node);
-  out.push_back({"num_machines", std::to_string(most)});
-  out.push_back({"num_processes", std::to_string(processes)});
-  out.push_back({"rdzv_backend", "c10d"});
+  const char* const nnodes = "--nnodes";
+  out.push_back({"num_machines", std::to_string(most), nnodes});
+  out.push_back(
+      {"num_processes", std::to_string(processes), flags_.nproc_per_node > 0 ? "--nproc_per_node" : nnodes});
+  out.push_back({"rdzv_backend", "c10d", nnodes});
 }
 
 std::pair<int, int> LaunchFlagSet::machine_range() const {
@@ -271,8 +273,8 @@ void LaunchFlagSet::add_schema(CLI::App& command) {
 
 std::vector<Override> LaunchFlagSet::overrides(bool machines_known) const {
   std::vector<Override> out;
-  if (multi_gpu_) out.push_back({"distributed_type", "MULTI_GPU"});
-  if (tpu_) out.push_back({"distributed_type", "XLA"});
+  if (multi_gpu_) out.push_back({"distributed_type", "MULTI_GPU", "--multi_gpu"});
+  if (tpu_) out.push_back({"distributed_type", "XLA", "--tpu"});
   for (const Key& key : keys_) {
     if (key.option->count() > 0) out.push_back({key.name, key.text});
   }

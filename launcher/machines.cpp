@@ -6,12 +6,11 @@
 #include <iostream>
 
 #include "accelerate/core/strings.h"
+#include "accelerate/environment/reading.h"
 #include "accelerate/environment/variables.h"
 
 namespace accelerate::cli {
 namespace {
-
-constexpr int kUsualPort = 29500;
 
 std::chrono::milliseconds from_seconds(double seconds) {
   return std::chrono::milliseconds(std::llround(seconds * 1000));
@@ -53,7 +52,7 @@ std::optional<MachinesPlan> plan_machines(const LaunchFlagSet& given, const Conf
   if (pod && pod->min_machines) out.min_machines = std::min(*pod->min_machines, out.max_machines);
   if (!numbers_by_arrival(config)) out.machine_rank = static_cast<int>(config.machine_rank);
   out.address = config.main_process_ip.value_or("");
-  out.port = static_cast<int>(config.main_process_port.value_or(kUsualPort));
+  out.port = static_cast<int>(config.main_process_port.value_or(detail::kDefaultMasterPort));
   out.token = flags.rdzv_id;
   if (out.token.empty() && pod) out.token = pod->job_name.value_or("");
   // Two jobs of a batch system that were given the same machine and port must not mix.

@@ -11,8 +11,10 @@
 #include <filesystem>
 #include <map>
 
+#include "accelerate/config/excerpt.h"
 #include "accelerate/config/json_reader.h"
 #include "accelerate/config/load.h"
+#include "accelerate/config/yaml_diagnosis.h"
 #include "accelerate/config/yaml_reader.h"
 #include "accelerate/core/deadline.h"
 #include "accelerate/core/error.h"
@@ -173,6 +175,10 @@ RawNode read_config_file(const std::string& path) {
   RawNode root = json ? read_json(text, path) : read_yaml(text, path);
   if (root.kind == RawNode::Kind::kNull) {
     fail(concat(named(terms, path), " holds no keys"), how_to_write(path, terms));
+  }
+  if (root.kind == RawNode::Kind::kScalar && lacks_blank_after_colon(root.text)) {
+    fail(concat(path, ":", root.line, ": no blank after the colon in '", excerpt(root.text), "'"),
+         "Write 'key: value' with a blank after the colon.");
   }
   if (root.kind != RawNode::Kind::kMap) {
     fail(concat(path, ":", root.line, ": ", root.kind == RawNode::Kind::kList ? "a list" : "a single text",

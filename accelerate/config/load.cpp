@@ -95,8 +95,11 @@ class Merger {
                    const ValueOrigin& where) {
     std::string hint;
     // Thousands of unknown keys are no slips of the pen, and each search takes a while.
-    constexpr int kMostHints = 50;
-    const auto near = ++unknown_count_ > kMostHints ? std::nullopt : nearest_key(block, key);
+    if (++unknown_count_ > kMostUnknown) {
+      if (unknown_count_ == kMostUnknown + 1) first_unnamed_ = where;
+      return;
+    }
+    const auto near = nearest_key(block, key);
     if (near) hint = concat("Did you mean ", *near, "?");
     if (!near) hint = where_it_belongs(block, key);
     if (config_.allow_unknown_keys) return warn(path, "unknown key, left out", hint, where);
@@ -142,7 +145,9 @@ class Merger {
     const bool same = other.value.kind == entry.value.kind && other.value.text == entry.value.text &&
                       other.value.entries.empty() && entry.value.entries.empty() &&
                       other.value.items.empty() && entry.value.items.empty();
-    const std::string what = concat("key is given twice, in lines ", other.line, " and ", entry.line);
+    const std::string what = other.line == entry.line
+                                 ? concat("key is given twice, in line ", entry.line)
+                                 : concat("key is given twice, in lines ", other.line, " and ", entry.line);
     if (same) {
       warn(row.name, what + ", with the same value", {}, at(entry.line));
     } else {
@@ -314,14 +319,18 @@ class Merger {
       return error(given.key, "unknown key", near ? concat("Did you mean ", *near, "?") : std::string(),
                    {origin, given.key, 0});
     }
-    const std::string shown =
-        origin == Origin::kCommandLine ? "--" + row->flag_name() : std::string(row->leaf());
+    std::string shown = origin == Origin::kCommandLine ? "--" + row->flag_name() : std::string(row->leaf());
+    if (!given.shown.empty()) shown = given.shown;
     const ValueOrigin where{origin, shown, 0};
     if (row->type == ValueType::kBlock) return take_switch(*row, given.text, where);
     if (!trim(given.text).empty()) take_text(*row, given.text, where, {});
   }
 
   void finish() {
+    if (unknown_count_ > kMostUnknown) {
+      const std::string what = concat(unknown_count_ - kMostUnknown, " more unknown keys from here on");
+      config_.allow_unknown_keys ? warn({}, what, {}, first_unnamed_) : error({}, what, {}, first_unnamed_);
+    }
     // One mention is enough for all of them.
     if (last_unknown_ > 0) {
       std::string& hint = problems_[last_unknown_ - 1].hint;
@@ -345,10 +354,13 @@ class Merger {
     }
   }
 
+  static constexpr int kMostUnknown = 25;  ///< named one by one; fewer than throw_if_errors() lists
+
   const ConfigSources& sources_;
   Config config_;
   int unknown_count_ = 0;
-  size_t last_unknown_ = 0;  ///< place of the last unknown key in problems_, plus one
+  ValueOrigin first_unnamed_;  ///< of the unknown keys beyond kMostUnknown
+  size_t last_unknown_ = 0;    ///< place of the last unknown key in problems_, plus one
   std::vector<Problem> problems_;
   std::vector<Problem> foreign_;
   std::vector<Problem> value_warnings_;

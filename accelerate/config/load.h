@@ -14,6 +14,7 @@ namespace accelerate {
 struct Override {
   std::string key;
   std::string text;
+  std::string shown = {};  ///< what was typed, where it is not the key's own flag: "--multi_gpu"
 };
 
 /// Everything that a configuration is made from. Precedence, for each key by itself: code, command line,

@@ -7,6 +7,7 @@
 #include "accelerate/config/excerpt.h"
 #include "accelerate/config/placeholder.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/environment/reading.h"
 
 namespace accelerate::detail {
 namespace {
@@ -34,6 +35,13 @@ bool is_host(const std::string& text) {
   return has_letter;
 }
 
+// "num_machines 2", or the flag that says so.
+std::string machines_text(const Config& config) {
+  const ValueOrigin origin = config.origin_of("num_machines");
+  return concat(origin.origin == Origin::kCommandLine ? origin.detail : "num_machines", " ",
+                config.num_machines);
+}
+
 void check_processes(const Config& config, Report& report) {
   const std::string_view type = to_string(config.distributed_type);
   if (!config.num_processes) {
@@ -48,11 +56,11 @@ void check_processes(const Config& config, Report& report) {
   if (processes < machines) {
     report.error(
         "num_processes",
-        concat(processes, processes == 1 ? " process" : " processes", " for num_machines ", machines),
+        concat(processes, processes == 1 ? " process" : " processes", " for ", machines_text(config)),
         "num_processes counts those of all machines; each needs at least one.");
   } else if (processes % machines != 0) {
     report.error("num_processes",
-                 concat(processes, " processes can't be shared out evenly over num_machines ", machines),
+                 concat(processes, " processes can't be shared out evenly over ", machines_text(config)),
                  concat("Take a multiple of ", machines, "."));
   } else if (processes == 1 && config.distributed_type != DistributedType::kNo) {
     report.warn("num_processes",
@@ -63,8 +71,7 @@ void check_processes(const Config& config, Report& report) {
 void check_addresses(const Config& config, ValidateFor purpose, Report& report) {
   const bool several = config.num_machines > 1;
   if (config.machine_rank >= config.num_machines) {
-    report.error("machine_rank",
-                 concat("is ", config.machine_rank, " with num_machines ", config.num_machines),
+    report.error("machine_rank", concat("is ", config.machine_rank, " with ", machines_text(config)),
                  concat("Ranks of machines go from 0 to ", config.num_machines - 1, "."));
   }
   if (config.main_process_ip && !is_host(*config.main_process_ip)) {
@@ -76,7 +83,7 @@ void check_addresses(const Config& config, ValidateFor purpose, Report& report) 
   if (several && !config.main_process_ip && !uses_mpirun(config)) {
     const bool set_to_null = config.nulls.contains("main_process_ip");
     const std::string what =
-        concat("is ", set_to_null ? "null" : "not given", " with num_machines ", config.num_machines);
+        concat("is ", set_to_null ? "null" : "not given", " with ", machines_text(config));
     const std::string hint = "Pass --main_process_ip with the address of the machine with rank 0.";
     if (set_to_null || purpose == ValidateFor::kLaunch) {
       report.error("main_process_ip", what, hint);
@@ -87,8 +94,8 @@ void check_addresses(const Config& config, ValidateFor purpose, Report& report) 
   if (!config.main_process_port) return;
   const int64_t port = *config.main_process_port;
   if (several && port == 0) {
-    report.error("main_process_port", concat("is 0 (any free one) with num_machines ", config.num_machines),
-                 "All machines must know the port: choose one, such as 29500.");
+    report.error("main_process_port", concat("is 0 (any free one) with ", machines_text(config)),
+                 concat("All machines must know the port: choose one, such as ", kDefaultMasterPort, "."));
   }
   if (port > 0 && port < 1024) {
     report.warn("main_process_port", concat(port, " is a privileged port"), "Choose one from 1024 on, or 0.");

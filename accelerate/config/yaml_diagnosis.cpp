@@ -42,7 +42,13 @@ int first_odd_line(const std::vector<std::string>& lines, int last) {
   return 0;
 }
 
-// "num_processes:2", also with one of the blanks that are no blank.
+bool has_value(const std::string& line) {
+  const size_t colon = line.find(": ");
+  return colon != std::string::npos && holds_text(line.substr(colon + 2));
+}
+
+}  // namespace
+
 bool lacks_blank_after_colon(const std::string& line) {
   const std::string text = trim(line);
   const size_t colon = text.find(':');
@@ -53,13 +59,6 @@ bool lacks_blank_after_colon(const std::string& line) {
   return std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(colon), plain) &&
          text[colon + 1] != ' ';
 }
-
-bool has_value(const std::string& line) {
-  const size_t colon = line.find(": ");
-  return colon != std::string::npos && holds_text(line.substr(colon + 2));
-}
-
-}  // namespace
 
 YamlDiagnosis diagnose_yaml(const std::vector<std::string>& lines, int line, const std::string& message) {
   const std::string text = line_at(lines, line);

@@ -18,6 +18,9 @@ struct YamlDiagnosis {
 /// @param message what the parser said
 YamlDiagnosis diagnose_yaml(const std::vector<std::string>& lines, int line, const std::string& message);
 
+/// "num_processes:2", also with one of the blanks that are no blank.
+bool lacks_blank_after_colon(const std::string& line);
+
 /// The same for a line at which a second document begins.
 YamlDiagnosis diagnose_second_document(const std::vector<std::string>& lines, int line);
 

@@ -203,7 +203,7 @@ void check_tabs(const std::vector<std::string>& lines, const std::string& path) 
     if (lines[i].find('\t') >= first) continue;
     fail(path, static_cast<int>(i) + 1,
          concat("a tab is used for indentation, before '", excerpt(lines[i]), "'; YAML allows blanks only"),
-         "Replace the tabs, with blanks or with nothing: sed -i 's/^\\t*//' FILE.");
+         concat("Replace the tabs, with blanks or with nothing: sed -i 's/^\\t*//' ", shell_quote(path)));
   }
 }
 

@@ -420,6 +420,25 @@ TEST_CASE("Python's None in place of a text means not given") {
              ContainsSubstring("main_process_ip: is null with num_machines 2"));
 }
 
+TEST_CASE("of thousands of unknown keys some are named, and the rest is counted") {
+  std::string text = "distributed_type: NO\n";
+  for (int i = 0; i < 3000; ++i) text += concat("colour", i, ": red\n");
+  const InspectedConfig found = inspect_text(text);
+  CHECK(found.problems.size() == 26);
+  CHECK_THAT(joined(found.problems), ContainsSubstring("c.yaml:27: 2975 more unknown keys from here on"));
+  CHECK_THAT(refusal(text), ContainsSubstring("ACCELERATE_ALLOW_UNKNOWN_KEYS=true"));
+}
+
+TEST_CASE("slips are told with what to write") {
+  CHECK_THAT(refusal("num_processes:2\n"), ContainsSubstring("c.yaml:1: no blank after the colon in"));
+  CHECK_THAT(refusal("distributed_type:NO\nnum_processes:2\n"),
+             ContainsSubstring("a blank after the colon."));
+  CHECK_THAT(refusal("fsdp_config:\n\tfsdp_version: 2\n", "a b.yaml"), ContainsSubstring("/a b.yaml'"));
+  CHECK_THAT(refusal("{\"num_processes\": 1, \"num_processes\": 2}", "c.json"),
+             ContainsSubstring("key is given twice, in line 1. Keep one of them."));
+  CHECK_THAT(refusal("num_processes: 1\nnum_processes: 2\n"), ContainsSubstring("in lines 1 and 2"));
+}
+
 TEST_CASE("unknown keys are not likened to what only looks alike, and say where such keys belong") {
   const auto check = [](const std::string& line, const std::string& expected, const std::string& absent) {
     const std::string text = refusal(concat("distributed_type: NO\n", line, "\n"));

@@ -311,6 +311,8 @@ TEST_CASE("update rewrites old spellings and keeps what is not supported yet") {
   CHECK_THAT(session.out, ContainsSubstring(
                               concat("Successfully updated the configuration file at ", file.string(), ".")));
   CHECK_THAT(session.err, ContainsSubstring("use_ipex"));
+  CHECK_THAT(session.err, ContainsSubstring("fp16: key of an old release"));
+  CHECK(session.err.find("accel config update") == std::string::npos);
   const std::string text = read_file(file);
   CHECK_THAT(text, ContainsSubstring("fsdp_config:\n  fsdp_min_num_params: 100000000\n"
                                      "  fsdp_sharding_strategy: FULL_SHARD\n"));

@@ -30,6 +30,33 @@ TEST_CASE("slips are answered with the nearest name", "[launcher]") {
   check_refused({"launch", "--num_processes"}, 2, {"--num_processes needs a value"});
 }
 
+TEST_CASE("flags of other launchers that have another form here are answered with it", "[launcher]") {
+  check_refused({"launch", "-m", "package.train"}, 2, {"unknown flag -m", "no Python modules"});
+  check_refused({"launch", "--module", "x"}, 2, {"unknown flag --module", "give the program itself"});
+  check_refused({"launch", "--rdzv_endpoint", "a:1", "x"}, 2, {"--main_process_ip", "--main_process_port"});
+  check_refused({"launch", "--standalone", "x"}, 2, {"Leave it out"});
+}
+
+TEST_CASE("messages name the flags that were typed", "[launcher]") {
+  const RunOptions no_devices{.environment = {{"CUDA_VISIBLE_DEVICES", "-1"}}};
+  for (const char* flag : {"--tpu", "--multi_gpu"}) {
+    AccelRun run({"launch", flag, "--num_processes", "2", bin("rank_script")}, no_devices);
+    CHECK(run.finish() == 2);
+    CHECK_THAT(run.err(), ContainsSubstring(concat("command line ", flag, ": ")));
+    CHECK(AccelRun::count_in(run.err(), "--distributed_type") == 0);
+  }
+  check_refused({"launch", "--cpu", "--nnodes", "2", bin("rank_script")}, 2,
+                {"main_process_ip: is not given with --nnodes 2"});
+  AccelRun both({"launch", "--cpu", "--multi_gpu", bin("rank_script")}, no_devices);
+  CHECK(both.finish() == 2);
+  CHECK_THAT(both.err(), ContainsSubstring("use_cpu: is true with distributed_type MULTI_GPU"));
+  CHECK(lines_of(both.err()).size() == 1);
+  AccelRun help({"launch", "--help"});
+  CHECK(help.finish() == 0);
+  CHECK(AccelRun::count_in(help.out(), "mpirun_config:") == 0);
+  CHECK_THAT(help.out(), ContainsSubstring("--mpirun_hostfile"));
+}
+
 TEST_CASE("what follows the program is the program's", "[launcher]") {
   const std::vector<std::string> mine = {"--cpu", "--num_processes", "9", "--", "--bogus", "-x", "", "a b"};
   for (const bool separated : {false, true}) {
