@@ -193,6 +193,16 @@ void ask_processes(Prompt& prompt, Config& config) {
   ask_key(prompt, config, "num_processes", std::to_string(std::max(least, here * machines)));
 }
 
+// Each process needs a core of its own to be pinned to.
+void ask_affinity(Prompt& prompt, Config& config) {
+  constexpr std::string_view kKey = "enable_cpu_affinity";
+  ask_yes_no_key(prompt, config, kKey);
+  if (!config.enable_cpu_affinity || *config.num_processes / config.num_machines <= config.machine.cores)
+    return;
+  prompt.say("  Note: left out, since a machine like this one has fewer cores than processes.");
+  store(config, kKey, "false");
+}
+
 // No key of HF Accelerate's files, and the usual share is right but for loaders with threads of their own.
 void say_threads(Prompt& prompt, const Config& config) {
   const int64_t local = config.num_processes.value_or(1) / config.num_machines;
@@ -226,7 +236,7 @@ Config ask_config(Prompt& prompt, const MachineFacts& machine) {
   ask_processes(prompt, config);
   if (!config.use_cpu && machine.cuda_devices > 0) ask_key(prompt, config, "gpu_ids", "all");
   say_threads(prompt, config);
-  if (several) ask_yes_no_key(prompt, config, "enable_cpu_affinity");
+  if (several) ask_affinity(prompt, config);
   ask_precision(prompt, config);
   ask_key(prompt, config, "gradient_accumulation_steps", "1");
   ask_schedulers(prompt, config);

@@ -23,8 +23,8 @@ namespace accelerate {
 // Note [Values as bytes]
 // Records in shared memory and batches that the main process deals out travel as bytes of this machine's own
 // kind (no versions, no byte order: they never outlive the job). Known are numbers, enums and other trivially
-// copyable types (which must hold no pointers), strings, tensors (any dtype; dense, on the CPU), vectors, arrays, maps, pairs, tuples,
-// optionals and torch::data::Example. A type of your own joins in by either
+// copyable types (which must hold no pointers), strings, tensors (any dtype; dense, on the CPU), vectors,
+// arrays, maps, pairs, tuples, optionals and torch::data::Example. A type of your own joins in by either
 //   - a member  template <class Archive> void serialize(Archive& archive) { archive(id, text, image); }
 //     which works in both directions and also shows its tensors to placement and gather;
 //   - or a specialisation of accelerate::Serializer<T> with
@@ -93,7 +93,10 @@ template <class T>
 concept ViewLike = requires(const T& value) {
   value.data();
   value.size();
-} && !requires { std::tuple_size<T>::value; };
+}
+&&!requires {
+  std::tuple_size<T>::value;
+};
 
 }  // namespace detail
 

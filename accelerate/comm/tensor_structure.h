@@ -60,13 +60,14 @@ struct AnyPart {
   operator T() const;
 };
 
-// torch::data::Example<Data, Target> and everything shaped like it, without its header: these two members and no
-// more, since a third would be overlooked.
+// torch::data::Example<Data, Target> and everything shaped like it, without its header: these two members and
+// no more, since a third would be overlooked.
 template <class T>
 concept ExampleLike = requires(T& value) {
   value.data;
   value.target;
-} && !(std::is_aggregate_v<T> && requires { T{AnyPart{}, AnyPart{}, AnyPart{}}; });
+}
+&&!(std::is_aggregate_v<T> && requires { T{AnyPart{}, AnyPart{}, AnyPart{}}; });
 
 }  // namespace detail
 
@@ -164,8 +165,8 @@ template <class T>
 struct HoldsOnlyTensors
     : std::bool_constant<std::is_same_v<T, at::Tensor> || HasForEachTensor<T> || HasSerializeMember<T>> {};
 template <ExampleLike T>
-struct HoldsOnlyTensors<T> : std::conjunction<HoldsOnlyTensors<decltype(T::data)>,
-                                              HoldsOnlyTensors<decltype(T::target)>> {};
+struct HoldsOnlyTensors<T>
+    : std::conjunction<HoldsOnlyTensors<decltype(T::data)>, HoldsOnlyTensors<decltype(T::target)>> {};
 template <class A, class B>
 struct HoldsOnlyTensors<std::pair<A, B>> : std::conjunction<HoldsOnlyTensors<A>, HoldsOnlyTensors<B>> {};
 template <class... Ts>

@@ -19,7 +19,8 @@ struct Range {
   std::atomic<uintptr_t> end{0};
 };
 
-// A table without locks: the signal handler reads it. A fault in memory that found no room in it is not explained.
+// A table without locks: the signal handler reads it. A fault in memory that found no room in it is not
+// explained.
 constexpr size_t kMostRanges = 1024;
 std::array<Range, kMostRanges> ranges;
 // All ranges, by their beginning.

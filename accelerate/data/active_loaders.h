@@ -13,16 +13,16 @@ struct LoaderProgress {
   /// Batches of this rank that are still to come, the current one included. A stream, whose end is not known
   /// before it is there, says at least one more than ActiveLoaders::lookahead as long as it goes on.
   int64_t batches_left = 0;
-  /// Samples of this round that are real, the rest being repeats to make the ranks even; 0: all are real; -1: not
-  /// known.
+  /// Samples of this round that are real, the rest being repeats to make the ranks even; 0: all are real; -1:
+  /// not known.
   int64_t remainder = -1;
   /// The ranks' batches of one round may differ in size.
   bool sizes_vary = false;
   bool end_of_dataloader() const { return batches_left == 1; }
 };
 
-/// The loops over prepared loaders that are running, the one whose batch came last at the end. A loop that is left half way (break,
-/// exception) takes itself out. One thread a rank.
+/// The loops over prepared loaders that are running, the one whose batch came last at the end. A loop that is
+/// left half way (break, exception) takes itself out. One thread a rank.
 class ActiveLoaders {
  public:
   void push(std::shared_ptr<LoaderProgress> progress) { stack_.push_back(std::move(progress)); }

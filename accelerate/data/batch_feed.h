@@ -119,7 +119,8 @@ class StreamFeed final : public BatchFeed<typename Dataset::BatchType> {
     }
     if (ahead_.empty()) return std::nullopt;
     const auto batches_left = (static_cast<int64_t>(ahead_.size()) + ranks_ - 1) / ranks_;
-    FeedStep<Batch> step{std::move(ahead_.front()), batches_left, batches_left == 1 ? reader_.remainder() : 0};
+    FeedStep<Batch> step{std::move(ahead_.front()), batches_left,
+                         batches_left == 1 ? reader_.remainder() : 0};
     ahead_.pop_front();
     return step;
   }
@@ -166,8 +167,9 @@ class DispatchFeed final : public BatchFeed<Batch> {
       announce_failure(communicator_, "something that is no std::exception was thrown");
       throw;
     }
-    scatter_parcels(communicator_, parcels,
-                    own ? DispatchHeader{own->batches_left, own->remainder, epoch_} : DispatchHeader{.epoch = epoch_});
+    scatter_parcels(
+        communicator_, parcels,
+        own ? DispatchHeader{own->batches_left, own->remainder, epoch_} : DispatchHeader{.epoch = epoch_});
     return own;
   }
 

@@ -68,11 +68,12 @@ at::Tensor receive_parcel(Communicator& communicator, DispatchHeader* header) {
 
 void check_same_epoch(const DispatchHeader& header, int64_t epoch, int rank) {
   if (header.epoch == epoch) return;
-  throw DataError({.what = "batches dealt out by the main process",
-                   .expected = concat("epoch ", epoch, ", in which this rank's loop is"),
-                   .got = concat("epoch ", header.epoch),
-                   .hint = "All ranks must leave a loop over such a loader in the same step; see set_trigger().",
-                   .rank = rank});
+  throw DataError(
+      {.what = "batches dealt out by the main process",
+       .expected = concat("epoch ", epoch, ", in which this rank's loop is"),
+       .got = concat("epoch ", header.epoch),
+       .hint = "All ranks must leave a loop over such a loader in the same step; see set_trigger().",
+       .rank = rank});
 }
 
 void throw_not_serializable() {

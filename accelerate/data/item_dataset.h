@@ -16,8 +16,8 @@
 // Data sets that give one item at a time: an item is any structure of tensors (see Note [Tensor structures]).
 namespace accelerate {
 
-/// Stacks the items of a batch: every tensor gets a new first dimension. Tensors that are undefined in all items stay
-/// so. Items with parts that are no tensors do not compile: those parts would be lost.
+/// Stacks the items of a batch: every tensor gets a new first dimension. Tensors that are undefined in all
+/// items stay so. Items with parts that are no tensors do not compile: those parts would be lost.
 struct StackCollate {
   template <class Item>
   Item operator()(std::vector<Item> items) const {
@@ -27,9 +27,10 @@ struct StackCollate {
   /// Builds one item out of many, each tensor from its counterparts in all items.
   template <class Item, class F>
   static Item combine(std::vector<Item> items, const F& join) {
-    static_assert(detail::HoldsOnlyTensors<Item>::value,
-                  "accelerate: items must hold tensors only (Note [Tensor structures]); give the data set a collate of "
-                  "your own, or a transform that makes tensors of the other parts");
+    static_assert(
+        detail::HoldsOnlyTensors<Item>::value,
+        "accelerate: items must hold tensors only (Note [Tensor structures]); give the data set a collate of "
+        "your own, or a transform that makes tensors of the other parts");
     if constexpr (detail::HasSerializeMember<Item> && !detail::HasForEachTensor<Item>) {
       detail::OnlyTensors check;
       for (Item& item : items) item.serialize(check);
@@ -57,7 +58,8 @@ struct StackCollate {
  private:
   template <class F>
   static at::Tensor join_defined(const std::vector<at::Tensor>& parts, const F& join) {
-    const auto defined = std::count_if(parts.begin(), parts.end(), [](const auto& part) { return part.defined(); });
+    const auto defined =
+        std::count_if(parts.begin(), parts.end(), [](const auto& part) { return part.defined(); });
     if (defined == 0) return {};
     if (defined < static_cast<int64_t>(parts.size())) {
       throw DataError({.what = "a tensor of a batch's items",

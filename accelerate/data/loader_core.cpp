@@ -52,8 +52,8 @@ void check_split(int64_t batch_size, bool split_batches, int64_t world_size, int
                     rank);
 }
 
-// All ranks must cut the same data in the same way; otherwise they would train on overlapping parts, or wait for each
-// other in different steps.
+// All ranks must cut the same data in the same way; otherwise they would train on overlapping parts, or wait
+// for each other in different steps.
 void check_agreement(const ProcessContext& context, int64_t dataset_size, const DataLoaderOptions& options,
                      const DataLoaderConfiguration& configuration) {
   if (context.topology.world_size == 1 || context.communicator->size() == 1) return;
@@ -231,7 +231,8 @@ int64_t LoaderCore::batch_size_per_rank() const {
 }
 
 void LoaderCore::set_epoch(int64_t epoch) {
-  if (epoch < 0) throw DataError({.what = "set_epoch", .expected = "0 or more", .got = std::to_string(epoch)});
+  if (epoch < 0)
+    throw DataError({.what = "set_epoch", .expected = "0 or more", .got = std::to_string(epoch)});
   epoch_ = epoch;
   next_batch_ = 0;
   offset_ = 0;

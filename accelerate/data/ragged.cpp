@@ -125,7 +125,8 @@ void Ragged::check(const std::string& name) const {
     throw problem("int64 offsets [rows + 1]", concat(offsets.toString(), " ", offsets.sizes()));
   constexpr int64_t kMostMultiple = 1 << 24;
   if (padding.multiple_of < 1 || padding.multiple_of > kMostMultiple)
-    throw problem(concat("padding to a multiple of 1 to ", kMostMultiple), std::to_string(padding.multiple_of));
+    throw problem(concat("padding to a multiple of 1 to ", kMostMultiple),
+                  std::to_string(padding.multiple_of));
   try {
     const at::Tensor filling = at::full({1}, padding.value, values.options());
   } catch (const std::exception&) {
@@ -138,8 +139,9 @@ void Ragged::check(const std::string& name) const {
   const int64_t* falls = std::is_sorted_until(bounds, bounds + rows + 1);
   if (bounds[0] != 0 || bounds[rows] != values.size(0) || falls != bounds + rows + 1) {
     throw problem(concat("offsets that rise from 0 to ", values.size(0), ", the number of values"),
-                  falls == bounds + rows + 1 ? concat(bounds[0], " to ", bounds[rows])
-                                             : concat(falls[0], " after ", falls[-1], " at position ", falls - bounds));
+                  falls == bounds + rows + 1
+                      ? concat(bounds[0], " to ", bounds[rows])
+                      : concat(falls[0], " after ", falls[-1], " at position ", falls - bounds));
   }
 }
 

@@ -45,8 +45,9 @@ class StreamReader {
     dataset_.begin_epoch(epoch_);
     // The first round is read even where the source can skip: the last one may be completed from it.
     const bool completes = shard_.world_size > 1 && !shard_.drop_last;
-    const int64_t to_read = Dataset::kSkips ? (completes ? std::min(shard_.round_size(), samples_to_skip_) : 0)
-                                            : samples_to_skip_;
+    const int64_t to_read = Dataset::kSkips
+                                ? (completes ? std::min(shard_.round_size(), samples_to_skip_) : 0)
+                                : samples_to_skip_;
     for (int64_t i = 0; i < to_read; ++i) {
       std::optional<RawItem> item = dataset_.next();
       if (!item) return;

@@ -55,11 +55,11 @@ struct Items {
 TEST_CASE("orders, samples, epochs and counts that can't be are errors") {
   Accelerator accelerator(alone());
   const auto data = numbers(accelerator, 4);
-  auto short_order = accelerator.prepare(
-      DataLoader(data, {.batch_size = 2, .sampler = std::make_shared<WrongSampler>(40, std::vector<int64_t>{1, 2})}));
+  auto short_order = accelerator.prepare(DataLoader(
+      data, {.batch_size = 2, .sampler = std::make_shared<WrongSampler>(40, std::vector<int64_t>{1, 2})}));
   CHECK_THAT(error_of([&] { run_through(short_order); }), ContainsSubstring("expected 40 samples"));
-  auto outside = accelerator.prepare(
-      DataLoader(ItemDataset(Items{}), {.sampler = std::make_shared<SubsetSampler>(std::vector<int64_t>{1, 9})}));
+  auto outside = accelerator.prepare(DataLoader(
+      ItemDataset(Items{}), {.sampler = std::make_shared<SubsetSampler>(std::vector<int64_t>{1, 9})}));
   CHECK_THAT(error_of([&] { run_through(outside); }), ContainsSubstring("expected 0 to 3, got 9"));
   auto loader = accelerator.prepare(DataLoader(data, {.batch_size = 2}));
   CHECK_THAT(error_of([&] { loader.skip_first_batches(-1); }), ContainsSubstring("0 or more, got -1"));
@@ -89,8 +89,8 @@ TEST_CASE("a data set with one column is a source of items, and items defined on
   auto loader = accelerator.prepare(DataLoader(ItemDataset(numbers(accelerator, 6)), {.batch_size = 4}));
   for (auto& batch : loader) CHECK_FALSE(batch.target.defined());
   CHECK_THAT(error_of([] {
-               StackCollate{}(std::vector<std::pair<at::Tensor, at::Tensor>>{{torch::ones({1}), torch::ones({1})},
-                                                                              {torch::ones({1}), {}}});
+               StackCollate{}(std::vector<std::pair<at::Tensor, at::Tensor>>{
+                   {torch::ones({1}), torch::ones({1})}, {torch::ones({1}), {}}});
              }),
              ContainsSubstring("defined in 1 of 2"));
 }
@@ -121,8 +121,8 @@ TEST_CASE("workers that can't be started are an error with numbers") {
     ::setrlimit(RLIMIT_AS, &limit);
     std::string error;
     try {
-      accelerate::detail::Prefetcher<int, int> prefetcher([] { return std::optional<int>(1); }, [](int i) { return i; },
-                                                          4, 4);
+      accelerate::detail::Prefetcher<int, int> prefetcher([] { return std::optional<int>(1); },
+                                                          [](int i) { return i; }, 4, 4);
     } catch (const DataError&) {
       ::_exit(7);
     }
@@ -137,12 +137,10 @@ TEST_CASE("mapped tensors that are only marked as negated come out negated; thos
   const auto data = SharedMemoryDataset::map([] { return torch::_neg_view(torch::arange(4)); });
   const std::vector<int64_t> rows = {2, 0};
   CHECK(ids(data.get_batch(rows).data) == std::vector<int64_t>{-2, 0});
-  const auto complex = SharedMemoryDataset::map(
-      [] { return torch::complex(torch::arange(3.0), torch::arange(3.0)).conj(); });
+  const auto complex =
+      SharedMemoryDataset::map([] { return torch::complex(torch::arange(3.0), torch::arange(3.0)).conj(); });
   CHECK(torch::imag(complex.get_batch(rows).data)[0].item<double>() == -2);
-  CHECK_THAT(error_of([] {
-               SharedMemoryDataset::map([] { return torch::ones({2}, torch::kMeta); });
-             }),
+  CHECK_THAT(error_of([] { SharedMemoryDataset::map([] { return torch::ones({2}, torch::kMeta); }); }),
              ContainsSubstring("tensors on the CPU"));
 }
 
@@ -158,7 +156,8 @@ TEST_CASE("metrics are exact for batches of any sizes, cut or dealt in turn, and
       test::run_ranks(
           2,
           [&](Accelerator& accelerator) {
-            auto loader = accelerator.prepare(DataLoader(numbers(accelerator, 11), {.batch_sampler = buckets}));
+            auto loader =
+                accelerator.prepare(DataLoader(numbers(accelerator, 11), {.batch_sampler = buckets}));
             std::vector<int64_t> seen;
             for (auto& batch : loader) {
               for (const int64_t id : ids(accelerator.gather_for_metrics(batch.data))) seen.push_back(id);
@@ -166,7 +165,8 @@ TEST_CASE("metrics are exact for batches of any sizes, cut or dealt in turn, and
             std::sort(seen.begin(), seen.end());
             std::vector<int64_t> want(11);
             std::iota(want.begin(), want.end(), 0);
-            require(seen == want, concat("split ", split, " dispatch ", dispatch, ": ", seen.size(), " samples"));
+            require(seen == want,
+                    concat("split ", split, " dispatch ", dispatch, ": ", seen.size(), " samples"));
           },
           options);
     }
@@ -191,7 +191,8 @@ TEST_CASE("ranks that disagree about a loader are told which option differs") {
     const int64_t rank = accelerator.process_index();
     require_contains(error_of([&] { accelerator.prepare(DataLoader(data, {.batch_size = 2 + rank})); }),
                      "batch_size of a data loader: expected the same on all ranks, got rank 0: 2; rank 1: 3");
-    require_contains(error_of([&] { accelerator.prepare(DataLoader(data, {.shuffle = rank == 0})); }), "shuffle");
+    require_contains(error_of([&] { accelerator.prepare(DataLoader(data, {.shuffle = rank == 0})); }),
+                     "shuffle");
     const auto other = numbers(accelerator, 12);
     auto fine = accelerator.prepare(DataLoader(other, {.batch_size = 2}));
     run_through(fine);
@@ -213,7 +214,8 @@ TEST_CASE("a loop over dealt batches that one rank leaves early is told, not mix
           }
           if (accelerator.is_main_process()) run_through(loader);
         });
-        if (!accelerator.is_main_process()) require_contains(error, "expected epoch 0, in which this rank's loop is, got epoch 1");
+        if (!accelerator.is_main_process())
+          require_contains(error, "expected epoch 0, in which this rank's loop is, got epoch 1");
       },
       options);
 }
@@ -234,17 +236,22 @@ TEST_CASE("a loader that throws what is no exception is told to the other ranks"
 
 TEST_CASE("ragged columns: names, padding and rows that can't be") {
   const auto ragged = [](const Padding& padding) {
-    return Ragged{.values = torch::ones({3}, torch::kByte), .offsets = torch::tensor({0, 1, 3}), .padding = padding};
+    return Ragged{
+        .values = torch::ones({3}, torch::kByte), .offsets = torch::tensor({0, 1, 3}), .padding = padding};
   };
-  CHECK_THAT(error_of([&] { ragged({.value = 300}).check("t"); }), ContainsSubstring("padding value that Byte can hold"));
-  CHECK_THAT(error_of([&] { ragged({.multiple_of = INT64_MAX}).check("t"); }), ContainsSubstring("a multiple of 1 to"));
+  CHECK_THAT(error_of([&] { ragged({.value = 300}).check("t"); }),
+             ContainsSubstring("padding value that Byte can hold"));
+  CHECK_THAT(error_of([&] { ragged({.multiple_of = INT64_MAX}).check("t"); }),
+             ContainsSubstring("a multiple of 1 to"));
   const std::vector<int64_t> outside = {100000};
-  CHECK_THAT(error_of([&] { (void)ragged({}).padded(outside); }), ContainsSubstring("expected 0 to 1, got 100000"));
+  CHECK_THAT(error_of([&] { (void)ragged({}).padded(outside); }),
+             ContainsSubstring("expected 0 to 1, got 100000"));
   CHECK_THAT(error_of([&] { (void)ragged({}).lengths(outside); }), ContainsSubstring("got 100000"));
   Accelerator accelerator(alone());
   CHECK_THAT(error_of([&] {
-               SharedMemoryDataset::create(
-                   accelerator, [&] { return ColumnDict{{"x", ragged({})}, {"x_lengths", torch::ones({2})}}; });
+               SharedMemoryDataset::create(accelerator, [&] {
+                 return ColumnDict{{"x", ragged({})}, {"x_lengths", torch::ones({2})}};
+               });
              }),
              ContainsSubstring("Rename it"));
 }

@@ -97,7 +97,7 @@ TEST_CASE("a bad answer is asked again, with the reason") {
   const auto file = folder.path() / "c.yaml";
   const Session session =
       run(ask_and_save, at(file),
-          "7\nmulti_cpu\n\nmaybe\nY\nabc\n0\n100000\n3\nyes\nbf16\n0\n2\nyes\nno\nper_process\n");
+          "7\nmulti_cpu\n\nmaybe\nY\nabc\n0\n100000\n3\nno\nbf16\n0\n2\nyes\nno\nper_process\n");
   CHECK(session.code == 0);
   CHECK_THAT(session.out, ContainsSubstring("'7' is none of these"));
   CHECK_THAT(session.out, ContainsSubstring("got 'abc'"));
@@ -111,9 +111,19 @@ TEST_CASE("a bad answer is asked again, with the reason") {
   CHECK(config.mixed_precision == MixedPrecision::kBf16);
   CHECK(config.gradient_accumulation_steps == 2);
   CHECK(config.debug);
-  CHECK(config.enable_cpu_affinity);
   CHECK_FALSE(config.step_scheduler_with_optimizer);
   CHECK(config.scheduler_rule == "per_process");
+}
+
+TEST_CASE("processes are pinned only where each can have a core") {
+  const auto answers = [](const char* processes) {
+    std::istringstream in(concat("multi_cpu\n\n\n", processes, "\nyes\n\n\n\n"));
+    std::ostringstream out;
+    PlainPrompt prompt(in, out);
+    return ask_config(prompt, cpu_box(4)).enable_cpu_affinity;
+  };
+  CHECK(answers("4"));
+  CHECK_FALSE(answers("5"));
 }
 
 TEST_CASE("questions about several machines: what contradicts is asked again, with the reason") {

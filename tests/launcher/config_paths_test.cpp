@@ -1,4 +1,5 @@
 // Every way through the questions of `accel config`: what it saves can be launched.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <sstream>
@@ -57,7 +58,15 @@ class WalkingPrompt final : public Prompt {
     CHECK(known);
     return choices[next(choices.size())].value;
   }
-  bool yes_or_no(const std::string&, bool) override { return next(2) == 0; }
+  bool yes_or_no(const std::string& question, bool) override {
+    // What has no part in other answers is walked for the first of them only: the ways would multiply.
+    const bool apart = question.find("(enable_cpu_affinity)") != std::string::npos ||
+                       question.find("(rarely needed)") != std::string::npos;
+    const bool first =
+        at_ < 2 || std::all_of(way_.begin() + 1, way_.begin() + static_cast<std::ptrdiff_t>(at_),
+                               [](size_t choice) { return choice == 0; });
+    return (!apart || first) && next(2) == 0;
+  }
   void say(const std::string& line) override { CHECK_FALSE(line.empty()); }
 
   /// The next way after this one; false after the last.

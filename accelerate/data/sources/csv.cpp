@@ -1,8 +1,8 @@
 #include <ATen/Functions.h>
 
 #include <charconv>
-#include <cstdlib>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "accelerate/core/error.h"

@@ -11,9 +11,9 @@
 #include "accelerate/data/tensor_dict.h"
 
 // Readers of the file formats that people keep their data in. All throw DataError naming the file and, where
-// it has one, the place in it. Files that hold plain arrays (npy, raw, and npz members that are not compressed and lie aligned, which numpy does not
-// see to)
-// are mapped, not read: their pages are shared by all ranks of a machine and may be larger than its memory.
+// it has one, the place in it. Files that hold plain arrays (npy, raw, and npz members that are not
+// compressed and lie aligned, which numpy does not see to) are mapped, not read: their pages are shared by
+// all ranks of a machine and may be larger than its memory.
 namespace accelerate {
 
 /// A NumPy array (.npy, format versions 1 to 3) of numbers or booleans. Fortran order comes as a transposed
