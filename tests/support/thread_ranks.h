@@ -19,6 +19,12 @@ inline EnvVars variables(std::map<std::string, std::string, std::less<>> values)
   return EnvVars(std::move(values));
 }
 
+/// The back end of ranks that are threads: gloo, or what ACCELERATE_TEST_BACKEND says.
+inline std::string thread_backend() {
+  const char* name = std::getenv("ACCELERATE_TEST_BACKEND");
+  return name == nullptr ? "gloo" : name;
+}
+
 /// Options for an Accelerator that is rank `rank` of `size` threads, which share `store`. Independent of the
 /// machine's environment and configuration files.
 inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int size,
@@ -33,7 +39,7 @@ inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int 
   if (options.timeout == AcceleratorOptions().timeout) options.timeout = std::chrono::seconds(60);
   options.logger = std::make_shared<Logger>(rank, LogLevel::kError);
   options.communicator = make_communicator(store.share(), rank, size, /*loopback=*/true,
-                                           {.backend = "gloo", .timeout = options.timeout}, *options.logger);
+                                           {.backend = thread_backend(), .timeout = options.timeout}, *options.logger);
   return options;
 }
 
