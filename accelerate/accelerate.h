@@ -8,6 +8,7 @@
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/item_dataset.h"
 #include "accelerate/data/iterable_dataset.h"
+#include "accelerate/data/load_ahead.h"
 #include "accelerate/data/shared_memory_dataset.h"
 #include "accelerate/data/shared_record_dataset.h"
 #include "accelerate/data/sources/sources.h"
