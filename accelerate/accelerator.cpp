@@ -319,13 +319,8 @@ void Accelerator::require_finite_gradients(const std::vector<at::Tensor>& parame
     bad = first.item<int64_t>();
   }
   if (bad == count) return;
-  const at::Tensor& parameter = parameters[static_cast<size_t>(bad)];
-  std::string name = concat("number ", bad);
-  for (const auto& model : impl_->models) {
-    for (const auto& entry : model->module->named_parameters()) {
-      if (entry.value().is_same(parameter)) name = concat("'", entry.key(), "'");
-    }
-  }
+  const std::string known = name_of(parameters[static_cast<size_t>(bad)]);
+  const std::string name = known.empty() ? concat("number ", bad) : concat("'", known, "'");
   throw Error(
       {.what = concat("the norm of the gradients is not finite; the first parameter at fault is ", name),
        .hint = "Look at this step's loss and inputs; a smaller learning rate or a warm-up often helps.",

@@ -3,7 +3,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "accelerate/comm/backends.h"
-#include "accelerate/comm/shm_backend.h"
+#include "accelerate/comm/shm_backend_internal.h"
 #include "accelerate/comm/store.h"
 #include "accelerate/core/deadline.h"
 #include "accelerate/core/machine.h"

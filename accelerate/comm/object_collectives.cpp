@@ -3,8 +3,8 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "accelerate/comm/bytes_tensor.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
@@ -21,16 +21,6 @@ std::string list_of(const std::vector<int64_t>& numbers) {
   std::string out;
   for (size_t i = 0; i < numbers.size(); ++i) out += concat(i > 0 ? ", " : "", numbers[i]);
   return out;
-}
-
-at::Tensor bytes_of(const std::string& text, int64_t size) {
-  at::Tensor out = at::zeros({size}, at::TensorOptions(at::kByte));
-  std::memcpy(out.mutable_data_ptr(), text.data(), text.size());
-  return out;
-}
-
-std::string text_of(const at::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
 }
 
 // The ranks' shapes, [ranks, dims].
@@ -70,9 +60,9 @@ std::vector<std::string> all_gather_bytes(Communicator& communicator, const std:
   const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
   std::vector<std::string> out(sizes.size());
   if (longest == 0) return out;
-  const at::Tensor all = communicator.all_gather(bytes_of(own, longest));
+  const at::Tensor all = communicator.all_gather(detail::bytes_tensor(own, longest));
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
-    out[rank] = text_of(all.narrow(0, static_cast<int64_t>(rank) * longest, sizes[rank]));
+    out[rank] = detail::text_of_bytes(all.narrow(0, static_cast<int64_t>(rank) * longest, sizes[rank]));
   }
   return out;
 }
@@ -82,10 +72,10 @@ std::string broadcast_bytes(Communicator& communicator, const std::string& own, 
   communicator.broadcast(size, root);
   const auto count = size.item<int64_t>();
   if (count == 0) return {};
-  at::Tensor bytes =
-      communicator.rank() == root ? bytes_of(own, count) : at::empty({count}, at::TensorOptions(at::kByte));
+  at::Tensor bytes = communicator.rank() == root ? detail::bytes_tensor(own, count)
+                                                 : at::empty({count}, at::TensorOptions(at::kByte));
   communicator.broadcast(bytes, root);
-  return text_of(bytes);
+  return detail::text_of_bytes(bytes);
 }
 
 at::Tensor pad_across_processes(Communicator& communicator, const at::Tensor& tensor,

@@ -1,10 +1,10 @@
-#include "accelerate/comm/shm_backend.h"
+#include "accelerate/comm/shm_backend_internal.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "accelerate/comm/shm_bucket_memory.h"
-#include "accelerate/comm/shm_work.h"
+#include "accelerate/comm/shm_work_internal.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate::detail {

@@ -3,8 +3,8 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "accelerate/comm/bytes_tensor.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/read_only_memory.h"
 #include "accelerate/core/strings.h"
@@ -15,12 +15,6 @@ namespace {
 constexpr int64_t kFailed = -1;  // in place of batches_left: the parcels are the error's text
 
 constexpr int64_t kNumbers = 3;  // of a header, before the parcels' sizes
-
-at::Tensor bytes_of(const std::string& text, int64_t size) {
-  at::Tensor out = at::zeros({size}, at::TensorOptions(at::kByte));
-  std::memcpy(out.mutable_data_ptr(), text.data(), text.size());
-  return out;
-}
 
 }  // namespace
 
@@ -38,7 +32,7 @@ void scatter_parcels(Communicator& communicator, const std::vector<std::string>&
   communicator.broadcast(announced, 0);
   if (longest == 0) return;
   std::vector<at::Tensor> inputs;
-  for (const std::string& parcel : parcels) inputs.push_back(bytes_of(parcel, longest));
+  for (const std::string& parcel : parcels) inputs.push_back(bytes_tensor(parcel, longest));
   communicator.scatter(inputs[0], inputs, 0);
 }
 
@@ -57,11 +51,10 @@ at::Tensor receive_parcel(Communicator& communicator, DispatchHeader* header) {
   if (longest > 0) communicator.scatter(parcel, {}, 0);
   parcel = parcel.narrow(0, 0, numbers[kNumbers + communicator.rank()]);
   if (header->batches_left == kFailed) {
-    throw DataError(
-        {.what = concat("the main process, which reads for all ranks, could not make a batch: ",
-                        std::string(static_cast<const char*>(parcel.const_data_ptr()), parcel.nbytes())),
-         .rank = communicator.rank(),
-         .echo = true});
+    throw DataError({.what = concat("the main process, which reads for all ranks, could not make a batch: ",
+                                    text_of_bytes(parcel)),
+                     .rank = communicator.rank(),
+                     .echo = true});
   }
   return parcel;
 }

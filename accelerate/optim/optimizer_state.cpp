@@ -2,10 +2,11 @@
 
 #include <torch/serialize.h>
 
-#include <cstring>
 #include <optional>
 #include <sstream>
 #include <string>
+
+#include "accelerate/comm/object_collectives.h"
 
 namespace accelerate {
 namespace {
@@ -19,10 +20,10 @@ std::string save(const torch::optim::Optimizer& optimizer) {
 }
 
 // Tensors come to `device`, or where nothing is given to the one that they were saved from.
-void load(torch::optim::Optimizer& optimizer, const char* data, size_t size,
+void load(torch::optim::Optimizer& optimizer, const std::string& text,
           std::optional<at::Device> device = std::nullopt) {
   torch::serialize::InputArchive archive;
-  archive.load_from(data, size, device);
+  archive.load_from(text.data(), text.size(), device);
   optimizer.load(archive);
 }
 
@@ -30,19 +31,13 @@ void load(torch::optim::Optimizer& optimizer, const char* data, size_t size,
 
 void broadcast_optimizer_state(Communicator& communicator, torch::optim::Optimizer& optimizer, int root) {
   const bool is_root = communicator.rank() == root;
-  const std::string text = is_root ? save(optimizer) : std::string();
-  at::Tensor size = at::full({1}, static_cast<int64_t>(text.size()), at::TensorOptions(at::kLong));
-  communicator.broadcast(size, root);
-  at::Tensor bytes = at::empty({size.item<int64_t>()}, at::TensorOptions(at::kByte));
-  if (is_root) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  communicator.broadcast(bytes, root);
-  if (!is_root) load(optimizer, static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
+  const std::string text = broadcast_bytes(communicator, is_root ? save(optimizer) : "", root);
+  if (!is_root) load(optimizer, text);
 }
 
 void move_optimizer_state(torch::optim::Optimizer& optimizer, at::Device device) {
   if (optimizer.state().empty()) return;
-  const std::string text = save(optimizer);
-  load(optimizer, text.data(), text.size(), device);
+  load(optimizer, save(optimizer), device);
 }
 
 }  // namespace accelerate

@@ -8,15 +8,10 @@
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
+#include "support/checks.h"
+
 using namespace accelerate;
-
-namespace {
-
-void require(bool ok, const std::string& what) {
-  if (!ok) throw std::runtime_error(what);
-}
-
-}  // namespace
+using test::require;
 
 TEST_CASE("every rank knows who it is") {
   std::atomic<int> main = 0;

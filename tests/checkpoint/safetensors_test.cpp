@@ -9,6 +9,8 @@
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
+#include "support/checks.h"
+
 using namespace accelerate;
 
 namespace {
@@ -26,16 +28,6 @@ struct TemporaryFolder {
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-template <class F>
-std::string error_of(F&& action) {
-  try {
-    action();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace
@@ -80,17 +72,19 @@ TEST_CASE("damaged files are named, never read past their end") {
   for (size_t length = 0; length < whole.size(); ++length) {
     std::ofstream(path, std::ios::binary) << whole.substr(0, length);
     INFO(length);
-    CHECK_THAT(error_of([&] { load_safetensors(path); }),
+    CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(path); }),
                ContainsSubstring(path + " is no complete safetensors file"));
   }
   std::string hostile = whole;
   hostile.replace(hostile.find("[8]"), 3, "[9]");
   std::ofstream(path, std::ios::binary) << hostile;
-  CHECK_THAT(error_of([&] { load_safetensors(path); }), ContainsSubstring("does not fit its shape"));
-  CHECK_THAT(error_of([&] { load_safetensors(folder.path + "/none"); }), ContainsSubstring("No such file"));
-  CHECK_THAT(error_of([&] { load_safetensors(folder.path); }),
+  CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(path); }),
+             ContainsSubstring("does not fit its shape"));
+  CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(folder.path + "/none"); }),
+             ContainsSubstring("No such file"));
+  CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(folder.path); }),
              ContainsSubstring("expected a file, got a folder"));
-  CHECK_THAT(error_of([&] {
+  CHECK_THAT(test::error_of<CheckpointError>([&] {
                save_safetensors(system_files(), path, {{"c", torch::zeros({1}, torch::kComplexFloat)}});
              }),
              ContainsSubstring("tensor 'c'"));
@@ -107,7 +101,8 @@ TEST_CASE("save_model writes the module's own names on the main process, and all
     const TensorDict back = load_safetensors(path);  // complete on every rank once save_model is back
     if (back.size() != 7 || !back.at("0.weight").equal(net->parameters()[0]))
       throw std::runtime_error("content");
-    const std::string text = error_of([&] { accelerator.save_model(model, folder.path + "/file"); });
+    const std::string text =
+        test::error_of<CheckpointError>([&] { accelerator.save_model(model, folder.path + "/file"); });
     if (text == "no error") throw std::runtime_error("a file in place of the folder");
   });
   const TensorDict back = load_safetensors(target + "/model.safetensors");

@@ -99,14 +99,19 @@ Epoch run_epoch(Accelerator& accelerator, Loader& loader) {
   return out;
 }
 
-// An accelerator's loader for a golden entry. The options of an Accelerator are fixed, so each entry gets one
-// of its own over the same group.
-Epoch run_entry(Accelerator& accelerator, const json& entry) {
+// For another Accelerator of the same rank over the same group: the options of one are fixed.
+AcceleratorOptions options_of(const Accelerator& accelerator) {
   AcceleratorOptions options;
   options.environment = EnvVars();
   options.topology = accelerator.context().topology;
   options.communicator = accelerator.context().communicator;
   options.logger = accelerator.context().logger;
+  return options;
+}
+
+// An accelerator's loader for a golden entry.
+Epoch run_entry(Accelerator& accelerator, const json& entry) {
+  AcceleratorOptions options = options_of(accelerator);
   options.dataloader = {.split_batches = entry.at("split"),
                         .even_batches = entry.value("even", true),
                         .dispatch_batches = entry.at("dispatch").get<bool>()};
@@ -282,11 +287,7 @@ TEST_CASE("every row of even_batches.tsv: batches of each rank and rows left aft
 
 TEST_CASE("every case of the golden section iter_shard, from a stream that every rank reads") {
   const size_t runs = for_all_entries("iter_shard", [](Accelerator& accelerator, const json& entry) {
-    AcceleratorOptions options;
-    options.environment = EnvVars();
-    options.topology = accelerator.context().topology;
-    options.communicator = accelerator.context().communicator;
-    options.logger = accelerator.context().logger;
+    AcceleratorOptions options = options_of(accelerator);
     options.dataloader = {.split_batches = entry.at("split"), .dispatch_batches = false};
     Accelerator inner(options);
     auto loader =
@@ -308,11 +309,7 @@ TEST_CASE("every case of the golden section iter_shard, from a stream that every
 
 TEST_CASE("every case of the golden section gen_shuffle: a generator that goes on from epoch to epoch") {
   const size_t runs = for_all_entries("gen_shuffle", [](Accelerator& accelerator, const json& entry) {
-    AcceleratorOptions options;
-    options.environment = EnvVars();
-    options.topology = accelerator.context().topology;
-    options.communicator = accelerator.context().communicator;
-    options.logger = accelerator.context().logger;
+    AcceleratorOptions options = options_of(accelerator);
     options.dataloader = {.use_seedable_sampler = false};
     Accelerator inner(options);
     auto loader = inner.prepare(DataLoader(

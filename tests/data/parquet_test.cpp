@@ -11,27 +11,15 @@
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
+#include "support/checks.h"
+
 using namespace accelerate;
-
-namespace {
-
-template <class F>
-std::string error_of(F&& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-}  // namespace
 
 #ifndef ACCELERATE_TEST_WITH_PARQUET
 
 TEST_CASE("a build without Parquet says how to get it") {
   CHECK_FALSE(has_parquet());
-  CHECK_THAT(error_of([] { load_parquet("x.parquet"); }),
+  CHECK_THAT(test::error_of<DataError>([] { load_parquet("x.parquet"); }),
              ContainsSubstring("this build of accelerate can't read Parquet (x.parquet)") &&
                  ContainsSubstring("third_party/setup.sh --parquet"));
 }
@@ -237,11 +225,12 @@ pq.write_table(twice, 'twice')
   CHECK(tensor_of(one, "label").equal(torch::tensor({0, 1}, torch::kLong)));
   CHECK(load_parquet(path, {.columns = {"s", "x"}}).size() == 3);
   CHECK(tensor_of(load_parquet(path, {.columns = {"s.a"}}), "s.a").equal(torch::ones({2}, torch::kChar)));
-  CHECK_THAT(error_of([&] { load_parquet(path, {.columns = {"lable"}}); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(path, {.columns = {"lable"}}); }),
              ContainsSubstring("no column called 'lable'") && ContainsSubstring("Did you mean 'label'?"));
-  CHECK_THAT(error_of([&] { load_parquet(path); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(path); }),
              ContainsSubstring("column 'odd': expected numbers") && ContainsSubstring("got map<int8, int8"));
-  CHECK_THAT(error_of([&] { load_parquet(files / "twice"); }), ContainsSubstring("two columns called 'x'"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(files / "twice"); }),
+             ContainsSubstring("two columns called 'x'"));
 }
 
 TEST_CASE("Parquet nulls are NaN in floats and named elsewhere") {
@@ -289,14 +278,15 @@ pq.write_table(pa.table({'nothing': pa.nulls(3)}), 'nothing')
       INFO(file);
       const std::string column = std::string(name) == "struct" ? "struct.i" : name;
       CHECK_THAT(
-          error_of([&] { load_parquet(files / file); }),
+          test::error_of<DataError>([&] { load_parquet(files / file); }),
           ContainsSubstring(concat(file, ": column '", column, "', row 3: expected a value, got null")) &&
               ContainsSubstring("fillna"));
       ++checked;
     }
   }
   CHECK(checked == 20);
-  CHECK_THAT(error_of([&] { load_parquet(files / "nothing"); }), ContainsSubstring("got null"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(files / "nothing"); }),
+             ContainsSubstring("got null"));
 }
 
 TEST_CASE("a folder of Parquet files is joined in the order of their names") {
@@ -321,13 +311,15 @@ pq.write_table(pa.table({'x': [1, None]}), 'hole/b.parquet')
   CHECK(text_of(ragged_of(columns, "s").row(17)) == "17");
   CHECK(ragged_of(columns, "s").size() == 30);
   CHECK_THAT(
-      error_of([&] { load_parquet(files / "other"); }),
+      test::error_of<DataError>([&] { load_parquet(files / "other"); }),
       ContainsSubstring("b.parquet: column 'x': expected Long, as in") && ContainsSubstring("got Double"));
-  CHECK_THAT(error_of([&] { load_parquet(files / "names"); }), ContainsSubstring("b.parquet: its columns"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(files / "names"); }),
+             ContainsSubstring("b.parquet: its columns"));
   CHECK(tensor_of(load_parquet(files / "names", {.columns = {"x"}}), "x").numel() == 2);
-  CHECK_THAT(error_of([&] { load_parquet(files / "hole"); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(files / "hole"); }),
              ContainsSubstring("b.parquet: column 'x', row 1"));
-  CHECK_THAT(error_of([&] { load_parquet(files / "bare"); }), ContainsSubstring("called *.parquet"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(files / "bare"); }),
+             ContainsSubstring("called *.parquet"));
 }
 
 TEST_CASE("damaged Parquet files are errors that name them") {
@@ -337,16 +329,18 @@ pq.write_table(pa.table({'x': list(range(n)), 's': [str(i) for i in range(n)], '
                'good', row_group_size=100, write_page_checksum=True)
 )");
   CHECK(has_parquet());
-  CHECK_THAT(error_of([&] { load_parquet(files / "none"); }), ContainsSubstring("No such file"));
-  CHECK_THAT(error_of([&] { load_parquet(files / "write.py"); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(files / "none"); }),
+             ContainsSubstring("No such file"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet(files / "write.py"); }),
              ContainsSubstring("write.py can't be read as Parquet"));
-  CHECK_THAT(error_of([&] { load_parquet("/dev/null"); }), ContainsSubstring("got a device"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_parquet("/dev/null"); }),
+             ContainsSubstring("got a device"));
   const std::string whole = read_file(files / "good");
   REQUIRE(load_parquet(files / "good").size() == 3);
   for (size_t length = 0; length < whole.size(); length += 97) {
     std::ofstream(files / "cut", std::ios::binary) << whole.substr(0, length);
     INFO(length);
-    CHECK_THAT(error_of([&] { load_parquet(files / "cut"); }),
+    CHECK_THAT(test::error_of<DataError>([&] { load_parquet(files / "cut"); }),
                ContainsSubstring("cut can't be read as Parquet"));
   }
   // A changed byte is noticed or changes nothing that is read; never another error, never a crash.
@@ -357,7 +351,7 @@ pq.write_table(pa.table({'x': list(range(n)), 's': [str(i) for i in range(n)], '
     changed[at] = static_cast<char>(changed[at] ^ 0xFF);
     std::ofstream(files / "changed", std::ios::binary) << changed;
     INFO(at);
-    const std::string error = error_of([&] { load_parquet(files / "changed"); });
+    const std::string error = test::error_of<DataError>([&] { load_parquet(files / "changed"); });
     ++tried;
     if (error == "no error") continue;
     ++noticed;

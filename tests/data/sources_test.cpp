@@ -10,6 +10,8 @@
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
+#include "support/checks.h"
+
 using namespace accelerate;
 
 namespace {
@@ -23,16 +25,6 @@ class PythonFiles : public test::PythonFiles {
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-template <class F>
-std::string error_of(F&& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace
@@ -69,14 +61,15 @@ np.save('records.npy', np.zeros(2, [('a', 'i4'), ('b', 'f4')]))
   CHECK(load_npy(files / "scalar.npy").item<float>() == 2.5F);
   CHECK(load_npy(files / "empty.npy").sizes() == at::IntArrayRef({0, 3}));
   CHECK(load_npy(files / "v2.npy").equal(torch::arange(4)));
-  CHECK_THAT(error_of([&] { load_npy(files / "objects.npy"); }), ContainsSubstring("Python objects"));
-  CHECK_THAT(error_of([&] { load_npy(files / "records.npy"); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_npy(files / "objects.npy"); }),
+             ContainsSubstring("Python objects"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_npy(files / "records.npy"); }),
              ContainsSubstring("expected numbers or booleans"));
   const std::string whole = read_file(files / "f4.npy");
   for (size_t length = 0; length < whole.size(); ++length) {
     std::ofstream(files / "cut.npy", std::ios::binary) << whole.substr(0, length);
     INFO(length);
-    CHECK_THAT(error_of([&] { load_npy(files / "cut.npy"); }),
+    CHECK_THAT(test::error_of<DataError>([&] { load_npy(files / "cut.npy"); }),
                ContainsSubstring("is no complete .npy array"));
   }
   auto mapped = load_npy(files / "f4.npy");
@@ -101,7 +94,7 @@ np.savez_compressed('packed.npz', a=a, z=np.zeros(3000000))
   for (size_t length = 0; length < whole.size(); length += 7) {
     std::ofstream(files / "cut.npz", std::ios::binary) << whole.substr(0, length);
     INFO(length);
-    CHECK_THAT(error_of([&] { load_npz(files / "cut.npz"); }),
+    CHECK_THAT(test::error_of<DataError>([&] { load_npz(files / "cut.npz"); }),
                ContainsSubstring("is no complete .npz archive"));
   }
 }
@@ -122,12 +115,13 @@ open('cut.gz', 'wb').write(gzip_bytes[:-9])
   CHECK(load_idx(files / "images").equal(want));
   CHECK(load_idx(files / "images.gz").equal(want));
   CHECK(load_idx(files / "floats").equal(torch::tensor({1.5F, -2.0F})));
-  CHECK_THAT(error_of([&] { load_idx(files / "wrong"); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_idx(files / "wrong"); }),
              ContainsSubstring("expected 24 bytes of data after its header of 16, got 39"));
-  CHECK_THAT(error_of([&] { load_idx(files / "cut.gz"); }), ContainsSubstring("cut.gz"));
-  CHECK_THAT(error_of([&] { load_idx(files / "write.py"); }), ContainsSubstring("is no IDX file"));
-  CHECK_THAT(error_of([&] { load_idx(files / "none"); }), ContainsSubstring("No such file"));
-  CHECK_THAT(error_of([&] { load_idx(std::filesystem::temp_directory_path().string()); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_idx(files / "cut.gz"); }), ContainsSubstring("cut.gz"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_idx(files / "write.py"); }),
+             ContainsSubstring("is no IDX file"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_idx(files / "none"); }), ContainsSubstring("No such file"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_idx(std::filesystem::temp_directory_path().string()); }),
              ContainsSubstring("got a folder"));
 }
 
@@ -137,13 +131,18 @@ TEST_CASE("raw arrays with a shape, an offset, and one open size") {
   CHECK(load_raw(path, torch::kInt, {2, 5}).equal(torch::arange(10).to(torch::kInt).reshape({2, 5})));
   CHECK(load_raw(path, torch::kInt, {-1, 2}, 8).equal(torch::arange(2, 10).to(torch::kInt).reshape({4, 2})));
   CHECK(load_raw(path, torch::kByte, {-1}).numel() == 40);
-  CHECK_THAT(error_of([&] {
+  CHECK_THAT(test::error_of<DataError>([&] {
                load_raw(path, torch::kInt, {-1, 4});
              }),
              ContainsSubstring("a whole number of rows of 16 bytes, got 40 bytes"));
-  CHECK_THAT(error_of([&] { load_raw(path, torch::kInt, {11}); }), ContainsSubstring("at least 44 bytes"));
-  CHECK_THAT(error_of([&] { load_raw(path, torch::kInt, {-1, -1}); }), ContainsSubstring("at most one -1"));
-  CHECK_THAT(error_of([&] { load_raw(path, torch::kInt, {1}, 3); }), ContainsSubstring("a multiple of 4"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_raw(path, torch::kInt, {11}); }),
+             ContainsSubstring("at least 44 bytes"));
+  CHECK_THAT(test::error_of<DataError>([&] {
+               load_raw(path, torch::kInt, {-1, -1});
+             }),
+             ContainsSubstring("at most one -1"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_raw(path, torch::kInt, {1}, 3); }),
+             ContainsSubstring("a multiple of 4"));
 }
 
 TEST_CASE("CSV tables with and without header, quotes, blanks and gzip") {
@@ -159,15 +158,17 @@ open('empty.csv', 'w').write('\n')
   CHECK(a.values.sizes() == at::IntArrayRef({2, 3}));
   CHECK(a.column("n").equal(torch::tensor({-300.0, 5.0}, torch::kDouble)));
   CHECK(a.column("y, z")[1].isnan().item<bool>());
-  CHECK_THAT(error_of([&] { (void)a.column("m"); }), ContainsSubstring("no column called 'm'"));
+  CHECK_THAT(test::error_of<DataError>([&] { (void)a.column("m"); }),
+             ContainsSubstring("no column called 'm'"));
   const CsvTable b = load_csv(files / "b.csv.gz", {.delimiter = ';'});
   CHECK(b.names.empty());
   CHECK(b.values.equal(torch::tensor({{1.0, 2.0}, {3.0, 4.0}}, torch::kDouble)));
-  CHECK_THAT(error_of([&] { load_csv(files / "word.csv"); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_csv(files / "word.csv"); }),
              ContainsSubstring("word.csv:3: column 2: expected a number, got 'four'"));
-  CHECK_THAT(error_of([&] { load_csv(files / "short.csv"); }),
+  CHECK_THAT(test::error_of<DataError>([&] { load_csv(files / "short.csv"); }),
              ContainsSubstring("short.csv:2: expected 2 fields"));
-  CHECK_THAT(error_of([&] { load_csv(files / "empty.csv"); }), ContainsSubstring("is empty"));
+  CHECK_THAT(test::error_of<DataError>([&] { load_csv(files / "empty.csv"); }),
+             ContainsSubstring("is empty"));
 }
 
 TEST_CASE("a mapped file is a data set without a copy") {

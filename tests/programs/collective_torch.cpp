@@ -7,13 +7,11 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/communicator.h"
+#include "rank_program.h"
+
+using accelerate::testing::say;
 
 namespace {
-
-void say(const std::string& line) {
-  const std::string text = line + "\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
-}
 
 int number(const char* name) {
   const char* value = std::getenv(name);

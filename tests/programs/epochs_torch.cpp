@@ -8,12 +8,14 @@
 #include <cstdio>
 #include <fstream>
 #include <iomanip>
-#include <iostream>
 #include <sstream>
 #include <string>
 #include <thread>
 
 #include "accelerate/accelerate.h"
+#include "rank_program.h"
+
+using accelerate::testing::say;
 
 namespace {
 
@@ -29,11 +31,6 @@ struct Options {
   int64_t step_ms = 0;
   bool synchronize_rng = false;
 };
-
-void say(const std::string& line) {
-  const std::string text = line + "\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
-}
 
 // Every digit, so that equal text means equal bits.
 std::string exactly(double value) {
@@ -124,11 +121,5 @@ int main(int argc, char** argv) {
   app.add_option("--step_ms", options.step_ms);
   app.add_flag("--synchronize_rng", options.synchronize_rng);
   CLI11_PARSE(app, argc, argv);
-  try {
-    run(options);
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << accelerate::error_message(error) << std::endl;
-    return accelerate::exit_code(error);
-  }
+  return accelerate::testing::run_rank([&] { run(options); });
 }

@@ -7,11 +7,13 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <string>
 #include <thread>
 
 #include "accelerate/accelerate.h"
+#include "rank_program.h"
+
+using accelerate::testing::say;
 
 namespace {
 
@@ -36,11 +38,6 @@ int64_t pss_kb() {
     return value;
   }
   return -1;
-}
-
-void say(const std::string& line) {
-  const std::string text = line + "\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
 }
 
 void measure_data(accelerate::Accelerator& accelerator, const Options& options) {
@@ -114,11 +111,5 @@ int main(int argc, char** argv) {
   app.add_option("--fail", options.fail);
   app.add_flag("--several", options.several);
   CLI11_PARSE(app, argc, argv);
-  try {
-    train(options);
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << accelerate::error_message(error) << std::endl;
-    return accelerate::exit_code(error);
-  }
+  return accelerate::testing::run_rank([&] { train(options); });
 }

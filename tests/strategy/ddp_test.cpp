@@ -4,6 +4,7 @@
 #include "support/checks.h"
 
 using namespace accelerate;
+using test::require;
 
 namespace {
 
@@ -16,24 +17,6 @@ struct TwoPathsImpl : torch::nn::Module {
   torch::nn::Linear used{nullptr}, spare{nullptr};
 };
 TORCH_MODULE(TwoPaths);
-
-void require(bool ok, const std::string& what) {
-  if (!ok) throw std::runtime_error(what);
-}
-
-template <class F>
-std::string error_of(F&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-void contains(const std::string& text, const std::string& part) {
-  require(text.find(part) != std::string::npos, concat("'", part, "' not in: ", text));
-}
 
 // Row r of the joined batch, so that any split over ranks is a split of the same numbers.
 torch::Tensor rows(int64_t begin, int64_t count) {
@@ -163,11 +146,11 @@ TEST_CASE("accumulation reduces once a window and equals the joined batch") {
 TEST_CASE("unused parameters are named, and allowed where the options say so") {
   test::run_ranks(2, [](Accelerator& accelerator) {
     auto model = accelerator.prepare(TwoPaths());
-    const std::string text = error_of([&] {
+    const std::string text = test::error_of<Error>([&] {
       accelerator.backward(model->forward(torch::ones({2, 4}), false).sum());
     });
-    contains(text, "spare.weight, spare.bias");
-    contains(text, "find_unused_parameters");
+    test::require_contains(text, "spare.weight, spare.bias");
+    test::require_contains(text, "find_unused_parameters");
     require(text.find("used.weight") == std::string::npos, text);
   });
   AcceleratorOptions options;
@@ -193,13 +176,14 @@ TEST_CASE("models that differ between ranks are refused, naming rank and paramet
   test::run_ranks(3, [](Accelerator& accelerator) {
     const int64_t width = accelerator.process_index() == 2 ? 5 : 4;
     torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, width));
-    const std::string text = error_of([&] { accelerator.prepare(net); });
+    const std::string text = test::error_of<Error>([&] { accelerator.prepare(net); });
     if (accelerator.process_index() == 2) {
-      contains(text,
-               "rank 2: this rank's model is not rank 0's: parameter 2 is [1.weight Float [5, 4]] here and "
-               "[1.weight Float [4, 4]] on rank 0");
+      test::require_contains(
+          text,
+          "rank 2: this rank's model is not rank 0's: parameter 2 is [1.weight Float [5, 4]] here and "
+          "[1.weight Float [4, 4]] on rank 0");
     } else {
-      contains(text, "the model of rank 2 is not rank 0's");
+      test::require_contains(text, "the model of rank 2 is not rank 0's");
     }
   });
 }
@@ -259,8 +243,8 @@ TEST_CASE("an optimizer of another model, or of none, is refused when it is prep
     torch::nn::Linear mine(2, 2);
     torch::nn::Linear other(2, 2);
     torch::optim::SGD sgd(other->parameters(), 0.1);
-    contains(error_of([&] { accelerator.prepare(mine, sgd); }),
-             "2 of the optimizer's 2 parameters belong to no prepared model");
+    test::require_contains(test::error_of<Error>([&] { accelerator.prepare(mine, sgd); }),
+                           "2 of the optimizer's 2 parameters belong to no prepared model");
     auto [optimizer, model] = accelerator.prepare(sgd, other);  // in any order
     auto again = accelerator.prepare(model);
     require(again.core() == model.core(), "prepared twice is the same model");

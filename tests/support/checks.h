@@ -16,12 +16,12 @@ inline void require_contains(const std::string& text, const std::string& part) {
   require(text.find(part) != std::string::npos, "'" + part + "' not in: " + text);
 }
 
-/// The text of the exception that `action` throws.
-template <class F>
+/// The text of the exception that `action` throws, which must be an `Expected`.
+template <class Expected = std::exception, class F>
 std::string error_of(F&& action) {
   try {
     action();
-  } catch (const std::exception& error) {
+  } catch (const Expected& error) {
     return error.what();
   }
   return "no error";

@@ -38,8 +38,9 @@ inline AcceleratorOptions thread_rank_options(const Store& store, int rank, int 
                               .job_id = job_id};
   if (options.timeout == AcceleratorOptions().timeout) options.timeout = std::chrono::seconds(60);
   options.logger = std::make_shared<Logger>(rank, LogLevel::kError);
-  options.communicator = make_communicator(store.share(), rank, size, /*loopback=*/true,
-                                           {.backend = thread_backend(), .timeout = options.timeout}, *options.logger);
+  options.communicator =
+      make_communicator(store.share(), rank, size, /*loopback=*/true,
+                        {.backend = thread_backend(), .timeout = options.timeout}, *options.logger);
   return options;
 }
 
