@@ -178,6 +178,7 @@ TEST_CASE("a state of another world or batch size: the rest of the epoch comes o
   std::multiset<int64_t> seen;
   std::mutex mutex;
   const auto run = [&](int world, int64_t batch_size, int64_t stop) {
+    LoaderState after;
     test::run_ranks(world, [&](Accelerator& accelerator) {
       const auto data = SharedMemoryDataset::create(accelerator, [] { return torch::arange(31); });
       auto loader =
@@ -193,8 +194,9 @@ TEST_CASE("a state of another world or batch size: the rest of the epoch comes o
         if (++step == stop) break;
       }
       accelerator.wait_for_everyone();
-      if (accelerator.is_main_process()) state = loader.state();
+      if (accelerator.is_main_process()) after = loader.state();
     });
+    state = after;
   };
   run(2, 2, 3);  // 12 samples
   CHECK(state.samples_seen == 12);
