@@ -188,7 +188,7 @@ AccumulateScope::~AccumulateScope() {
 
 AccumulateScope Accelerator::begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models) {
   impl_->accumulation->begin_micro_batch();
-  if (impl_->accumulation->sync_gradients()) models.clear();
+  if (impl_->accumulation->sync_gradients() || impl_->options.sync_each_batch) models.clear();
   return AccumulateScope(std::move(models), impl_->accumulation);
 }
 

@@ -45,6 +45,9 @@ struct AcceleratorOptions {
   std::optional<int64_t> gradient_accumulation_steps = std::nullopt;
   /// The last batch of a loader ends an accumulation window, however short.
   bool sync_with_dataloader = true;
+  /// Gradients are reduced in every micro-batch, not only in the one that ends its window: more traffic, for
+  /// strategies that would else have to keep whole gradients. The result is the same.
+  bool sync_each_batch = false;
   DataLoaderConfiguration dataloader = {};
   /// "auto" (ddp with several ranks, else single), "single" or "ddp".
   std::string strategy = "auto";
@@ -57,8 +60,12 @@ struct AcceleratorOptions {
   bool device_placement = true;
   /// The longest that any wait for other ranks takes.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  /// "auto", "shm", "gloo" or "nccl"; see CommunicatorOptions.
+  /// Waits in a collective that take longer are told about, see CommunicatorOptions::watchdog_notice.
+  std::chrono::milliseconds watchdog_notice = std::chrono::seconds(60);
+  /// "auto", "shm", "hierarchical", "gloo" or "nccl"; see CommunicatorOptions.
   std::string backend = "auto";
+  /// How NCCL runs.
+  NcclOptions nccl = {};
 
   // For programs in which ranks are no processes (tests, embedding). Default: this process's own.
   std::optional<EnvVars> environment = std::nullopt;

@@ -76,7 +76,9 @@ ProcessStart start_process(const AcceleratorOptions& options) {
                                                                   {.backend = options.backend,
                                                                    .timeout = options.timeout,
                                                                    .device = context.device,
-                                                                   .debug = start.config.debug},
+                                                                   .watchdog_notice = options.watchdog_notice,
+                                                                   .debug = start.config.debug,
+                                                                   .nccl = options.nccl},
                                                                   *context.logger);
   return start;
 }

@@ -9,6 +9,7 @@ const std::vector<BackendInfo>& backends() {
   static const std::vector<BackendInfo> all = {
       {"gloo", c10::DeviceType::CPU, make_gloo_backend},
       {"shm", c10::DeviceType::CPU, make_shm_backend},
+      {"hierarchical", c10::DeviceType::CPU, make_hierarchical_backend},
 #ifdef ACCELERATE_WITH_CUDA
       {"nccl", c10::DeviceType::CUDA, make_nccl_backend},
 #endif

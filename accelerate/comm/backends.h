@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/comm/communicator.h"
 #include "accelerate/core/error.h"
 
 namespace c10d {
@@ -27,7 +28,12 @@ struct BackendRequest {
   bool loopback = true;     ///< all ranks are on this machine
   bool one_machine = true;  ///< and share its memory
   std::string master_addr;  ///< reached from here; tells which network interface faces the other ranks
+  int node_rank = 0;        ///< which machine this is, of how many
+  int num_nodes = 1;
+  int local_rank = 0;  ///< which rank of this machine, of how many
+  int local_size = 1;
   int device_index = 0;
+  NcclOptions nccl = {};
   std::string job_id = "group";  ///< part of the names of shared memory
 };
 
@@ -52,6 +58,7 @@ const BackendInfo* find_backend(const std::string& name);
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request);
 c10::intrusive_ptr<c10d::Backend> make_shm_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_hierarchical_backend(const BackendRequest& request);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendRequest& request);  // CUDA variant only
 
 }  // namespace accelerate::detail

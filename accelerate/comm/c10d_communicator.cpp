@@ -8,8 +8,10 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/peer_report.h"
-#include "accelerate/comm/shm/peers.h"
+#include "accelerate/comm/shm/group.h"
 #include "accelerate/comm/single_communicator.h"
+#include "accelerate/comm/watchdog.h"
+#include "accelerate/comm/watched_backend.h"
 #include "accelerate/core/deadline.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -41,16 +43,20 @@ std::string describe(const at::Tensor& tensor) {
 class C10dCommunicator final : public Communicator {
  public:
   C10dCommunicator(Store store, c10::intrusive_ptr<c10d::ProcessGroup> group, std::string backend_name,
-                   BucketMemorySource* memory, const CommunicatorOptions& options)
+                   BucketMemorySource* memory, std::shared_ptr<OperationLog> log,
+                   const CommunicatorOptions& options, Logger& logger)
       : store_(std::move(store)),
         group_(std::move(group)),
         backend_name_(std::move(backend_name)),
         memory_(memory),
         device_(options.device),
         timeout_(options.timeout),
-        debug_(options.debug) {}
-
-  ~C10dCommunicator() override { report_left(store_, rank(), check_points_, operations_); }
+        debug_(options.debug),
+        log_(std::move(log)),
+        watchdog_(
+            store_.share(), log_, watchdog_options(options),
+            [&logger](LogLevel level, const std::string& line) { logger.log(level, line, LogRanks::kAll); }) {
+  }
 
   int rank() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
@@ -133,6 +139,32 @@ class C10dCommunicator final : public Communicator {
     run("scatter", output, [&] { return group_->scatter(outputs, all, options); });
   }
 
+  void send(const at::Tensor& tensor, int destination, int tag) override {
+    check_peer("send to", destination, tag);
+    message("send to", tensor, destination, [&] {
+      std::vector<at::Tensor> tensors = {tensor.contiguous()};
+      if (unchecked_sizes()) {
+        std::vector<at::Tensor> announced = {announcement(tensor)};
+        group_->send(announced, destination, tag)->wait();
+      }
+      group_->send(tensors, destination, tag)->wait();
+    });
+  }
+
+  void receive(at::Tensor& tensor, int source, int tag) override {
+    check_peer("receive from", source, tag);
+    message("receive from", tensor, source, [&] {
+      std::vector<at::Tensor> tensors = {tensor.contiguous()};
+      if (unchecked_sizes()) {
+        std::vector<at::Tensor> announced = {at::empty({2}, at::kLong)};
+        group_->recv(announced, source, tag)->wait();
+        if (!announced[0].equal(announcement(tensor))) refuse_message(tensor, source, announced[0]);
+      }
+      group_->recv(tensors, source, tag)->wait();
+      if (!tensor.is_contiguous()) tensor.copy_(tensors[0]);
+    });
+  }
+
   void barrier() override {
     // Not ProcessGroup::barrier(), which keeps a static tensor that threads as ranks would race for.
     c10d::BarrierOptions options;
@@ -141,7 +173,7 @@ class C10dCommunicator final : public Communicator {
   }
 
   void check_point(const std::string& what) override {
-    ++check_points_;
+    log_->count_backward_pass();
     if (debug_) run(what.c_str(), at::Tensor(), [] { return c10::intrusive_ptr<c10d::Work>(); });
   }
 
@@ -153,12 +185,15 @@ class C10dCommunicator final : public Communicator {
     try {
       throw;
     } catch (const shm::PeerError& error) {
-      fail(operation, error.text().what.c_str());
+      fail(with_last(operation), error.text().what.c_str());
+    } catch (const shm::Disagreement&) {
+      if (backend_name_ == "shm") check_agreement(with_last(operation));
+      throw;
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
       if (!looks_like_peer_failure(error.what())) throw;
-      fail(operation, error.what());
+      fail(with_last(operation), error.what());
     }
   }
 
@@ -172,22 +207,82 @@ class C10dCommunicator final : public Communicator {
   }
 
  private:
+  WatchdogOptions watchdog_options(const CommunicatorOptions& options) const {
+    using std::chrono::milliseconds;
+    const milliseconds interval = std::clamp(std::min(options.timeout, options.watchdog_notice) / 20,
+                                             milliseconds(10), milliseconds(1000));
+    return {.rank = rank(),
+            .size = size(),
+            .backend_name = backend_name_,
+            .notice = options.watchdog_notice,
+            .interval = interval};
+  }
+
+  // Which of an engine's collectives it was: the one under way, or the one that ended with the error.
+  std::string with_last(const std::string& operation) {
+    const OperationLog::State state = log_->state();
+    const std::string& last = state.current_id > 0 ? state.current : state.last;
+    return last.empty() ? operation : concat(operation, ", at ", last, ",");
+  }
+
   template <class Start>
   void run(const char* name, const at::Tensor& tensor, const Start& start) {
-    ++operations_;
-    const auto text = [&] {
-      return concat(name, " #", operations_, tensor.defined() ? concat(" of ", describe(tensor)) : "");
-    };
-    try {
-      if (debug_) check_agreement(text());
+    const OperationLog::Scope scope(*log_, name, tensor);
+    guarded(scope, [&] {
+      if (debug_) check_agreement(scope.text());
       // A check point has nothing to wait for.
       if (const auto work = start()) work->wait();
+    });
+  }
+
+  template <class F>
+  void message(const char* name, const at::Tensor& tensor, int peer, const F& action) {
+    const OperationLog::Scope scope(*log_, name, tensor, peer);
+    guarded(scope, action);
+  }
+
+  // Gloo ends the process when a message is of another size than expected, so that sizes go ahead of it.
+  bool unchecked_sizes() const { return backend_name_ == "gloo" || backend_name_ == "hierarchical"; }
+
+  static at::Tensor announcement(const at::Tensor& tensor) {
+    at::Tensor out = at::empty({2}, at::kLong);
+    out[0] = static_cast<int64_t>(tensor.scalar_type());
+    out[1] = tensor.numel();
+    return out;
+  }
+
+  [[noreturn]] void refuse_message(const at::Tensor& tensor, int source, const at::Tensor& announced) const {
+    throw CommError({.what = concat("a message from rank ", source),
+                     .expected = describe(tensor),
+                     .got = concat(announced[1].item<int64_t>(), " elements of ",
+                                   c10::toString(static_cast<at::ScalarType>(announced[0].item<int64_t>()))),
+                     .hint = "Sender and receiver must give tensors of one shape and dtype.",
+                     .rank = rank()});
+  }
+
+  template <class F>
+  void guarded(const OperationLog::Scope& scope, const F& action) {
+    try {
+      action();
     } catch (const shm::PeerError& error) {
-      fail(text(), error.text().what.c_str());
+      fail(scope.text(), error.text().what.c_str());
+    } catch (const shm::Disagreement&) {
+      // Every rank is here. Shapes and numbers say more than counts of bytes.
+      if (backend_name_ == "shm") check_agreement(scope.text());
+      throw;
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail(text(), error.what());
+      fail(scope.text(), error.what());
+    }
+  }
+
+  void check_peer(const char* what, int peer, int tag) const {
+    if (peer < 0 || peer >= size() || peer == rank() || tag < 0) {
+      throw ConfigError(
+          {.what = concat(what, " rank ", peer, " with tag ", tag),
+           .expected = concat("another rank from 0 to ", size() - 1, ", and a tag of 0 or more"),
+           .rank = rank()});
     }
   }
 
@@ -216,8 +311,7 @@ class C10dCommunicator final : public Communicator {
   }
 
   [[noreturn]] void fail(const std::string& operation, const char* cause) {
-    const std::string peers =
-        report_failure(store_, rank(), size(), operation, std::chrono::milliseconds(300));
+    const std::string peers = watchdog_.report_failure(operation);
     // The first line holds what matters; torch adds a stack trace below it.
     const std::string first_line(cause, std::char_traits<char>::length(cause));
     throw CommError({.what = concat(operation, " failed on ", backend_name_, ": ", peers, " (",
@@ -233,8 +327,8 @@ class C10dCommunicator final : public Communicator {
   at::Device device_;
   std::chrono::milliseconds timeout_;
   bool debug_;
-  int64_t operations_ = 0;
-  int64_t check_points_ = 0;  // backward passes that reduce: engines announce them
+  std::shared_ptr<OperationLog> log_;
+  Watchdog watchdog_;  // after what it reads
 };
 
 // Waits until all ranks are here, telling from time to time who is not.
@@ -268,7 +362,13 @@ std::string choose_backend(const CommunicatorOptions& options, const BackendRequ
   const int rank = request.rank;
   if (name == "auto") {
     const bool nccl = options.device.is_cuda() && find_backend("nccl") != nullptr;
-    name = nccl ? "nccl" : request.one_machine && !options.device.is_cuda() ? "shm" : "gloo";
+    if (nccl) {
+      name = "nccl";
+    } else if (options.device.is_cuda()) {
+      name = "gloo";
+    } else {
+      name = request.one_machine ? "shm" : "hierarchical";
+    }
   }
   if (name == "shm" && !request.one_machine) {
     throw ConfigError({.what = "communication back end 'shm'",
@@ -298,28 +398,31 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
   using BackendType = c10d::ProcessGroup::BackendType;
   auto group = c10::make_intrusive<c10d::ProcessGroup>(request.store, request.rank, request.size);
   BucketMemorySource* memory = nullptr;
+  const auto log = std::make_shared<OperationLog>();
   const auto attach = [&](const std::string& backend_name, BackendType type) {
     BackendRequest with_prefix = request;
+    with_prefix.nccl = options.nccl;
     with_prefix.store = c10::make_intrusive<c10d::PrefixStore>(backend_name, request.store);
     const BackendInfo* info = find_backend(backend_name);
     const auto backend = info->make(with_prefix);
-    group->setBackend(info->device_type, type, backend);
+    group->setBackend(info->device_type, type, watch_operations(backend, log));
     group->setDefaultBackend(type);
     memory = dynamic_cast<BucketMemorySource*>(backend.get());
   };
   try {
     // CPU tensors (counters, flags) always travel by shm or gloo, CUDA tensors by nccl.
-    if (name == "shm") {
+    if (name == "shm" || name == "hierarchical") {
       try {
-        attach("shm", BackendType::CUSTOM);
+        attach(name, BackendType::CUSTOM);
       } catch (const BackendUnavailable& error) {
         if (options.backend != "auto") throw;
-        logger.warning(
-            concat(error.text().what, ", so that they talk over gloo, which is slower: ", error.text().got));
+        const std::string text =
+            concat(error.text().what, ", so that they talk over gloo alone: ", error.text().got);
+        name == "shm" ? logger.warning(text) : logger.info(text);
         name = "gloo";
       }
     }
-    if (name != "shm") attach("gloo", BackendType::GLOO);
+    if (name == "gloo" || name == "nccl") attach("gloo", BackendType::GLOO);
     if (name == "nccl") attach("nccl", BackendType::NCCL);
   } catch (const Error&) {
     throw;
@@ -331,7 +434,8 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
                      .rank = request.rank});
   }
   group->setGroupName("accelerate");
-  return std::make_shared<C10dCommunicator>(std::move(store), std::move(group), name, memory, options);
+  return std::make_shared<C10dCommunicator>(std::move(store), std::move(group), name, memory, log, options,
+                                            logger);
 }
 
 }  // namespace accelerate::detail

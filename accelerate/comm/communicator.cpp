@@ -101,32 +101,40 @@ std::shared_ptr<Communicator> make_communicator(const Topology& topology, const 
     if (is_new) job.store = fresh;
     store = c10::make_intrusive<c10d::PrefixStore>(concat("communicator/", job.communicators++), job.store);
   }
+  return make_communicator(Store(store), topology, options, logger);
+}
+
+std::shared_ptr<Communicator> make_communicator(Store store, const Topology& topology,
+                                                const CommunicatorOptions& options, Logger& logger) {
+  if (topology.world_size == 1) return detail::make_single_communicator(options.timeout);
   const detail::BackendRequest request{
-      .store = store,
+      .store = store.c10d_store(),
       .rank = topology.rank,
       .size = topology.world_size,
       .timeout = options.timeout,
       .loopback = topology.num_nodes == 1,
       .one_machine = topology.local_world_size == topology.world_size,
       .master_addr = topology.master_addr,
+      .node_rank = topology.node_rank,
+      .num_nodes = topology.num_nodes,
+      .local_rank = topology.local_rank,
+      .local_size = topology.local_world_size,
       .device_index = options.device.has_index() ? options.device.index() : 0,
       .job_id = topology.job_id.empty() ? "group" : topology.job_id};
-  return detail::make_c10d_communicator(Store(store), request, options, logger);
+  return detail::make_c10d_communicator(std::move(store), request, options, logger);
 }
 
 std::shared_ptr<Communicator> make_communicator(Store store, int rank, int size, bool loopback,
                                                 const CommunicatorOptions& options, Logger& logger) {
-  if (size == 1) return detail::make_single_communicator(options.timeout);
-  const detail::BackendRequest request{
-      .store = store.c10d_store(),
-      .rank = rank,
-      .size = size,
-      .timeout = options.timeout,
-      .loopback = loopback,
-      .one_machine = loopback,
-      .master_addr = "127.0.0.1",
-      .device_index = options.device.has_index() ? options.device.index() : 0};
-  return detail::make_c10d_communicator(std::move(store), request, options, logger);
+  const int machines = loopback ? 1 : size;
+  return make_communicator(std::move(store),
+                           Topology{.rank = rank,
+                                    .world_size = size,
+                                    .local_rank = loopback ? rank : 0,
+                                    .local_world_size = loopback ? size : 1,
+                                    .node_rank = loopback ? 0 : rank,
+                                    .num_nodes = machines},
+                           options, logger);
 }
 
 Store make_in_memory_store() {

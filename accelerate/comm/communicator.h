@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "accelerate/comm/bucket_memory.h"
 #include "accelerate/comm/store.h"
@@ -19,11 +21,23 @@ namespace accelerate {
 
 enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 
+/// How NCCL runs (CUDA variant only). What is left out is NCCL's own choice, or what its NCCL_* variables
+/// say.
+struct NcclOptions {
+  /// Collectives run on streams of high priority, ahead of the model's own kernels.
+  bool high_priority_stream = false;
+  std::optional<int> min_ctas;          ///< least number of thread blocks a collective takes, 1 to 64
+  std::optional<int> max_ctas;          ///< most of them
+  std::optional<int> cga_cluster_size;  ///< thread block clusters, 0 to 8 (Hopper and later)
+  std::optional<std::string> net_name;  ///< network plug-in: "IB", "Socket", ...
+};
+
 /// How the ranks of one group talk to one another.
 struct CommunicatorOptions {
-  /// "gloo" (CPU tensors, any machines), "shm" (CPU tensors through shared memory, one machine), "nccl" (CUDA
-  /// variant only), or "auto": nccl for CUDA devices, else shm where all ranks are on one machine and can
-  /// share memory, else gloo.
+  /// "gloo" (CPU tensors, any machines), "shm" (CPU tensors through shared memory, one machine),
+  /// "hierarchical" (CPU tensors of several machines with equally many ranks, numbered machine by machine:
+  /// shared memory within each, gloo between them), "nccl" (CUDA variant only), or "auto": nccl for CUDA
+  /// devices, else the first of shm, hierarchical and gloo that serves.
   std::string backend = "auto";
   /// The longest that a collective, and the start of the group, waits for the other ranks. HF's default for
   /// Gloo.
@@ -32,9 +46,14 @@ struct CommunicatorOptions {
   at::Device device = at::kCPU;
   /// While waiting for ranks to arrive, who is present and who is missing is printed this often.
   std::chrono::milliseconds progress_interval = std::chrono::seconds(10);
+  /// A collective that takes longer is told about on every rank that waits, with its number, the tensor, and
+  /// the ranks that have not come and what they do instead; again after twice that time, and so on. It fails
+  /// at `timeout`.
+  std::chrono::milliseconds watchdog_notice = std::chrono::seconds(60);
   /// Before each collective all ranks compare which one it is and the tensor's dtype and shape; where they
   /// differ, every rank throws with the list instead of hanging. Costs one small exchange each time.
   bool debug = false;
+  NcclOptions nccl = {};
 };
 
 /// The ranks of a job and the collectives between them. Every method that is marked collective must be called
@@ -51,7 +70,7 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "gloo", "shm", "nccl", or "none" for a group of one.
+  /// "gloo", "shm", "hierarchical", "nccl", or "none" for a group of one.
   virtual std::string backend_name() const = 0;
 
   /// Collective. Reduces `tensor` in place over all ranks. kMean wants a floating dtype.
@@ -67,6 +86,12 @@ class Communicator {
   /// Collective. Rank r's `output` becomes inputs[r] of rank `root`; the other ranks give no inputs. All of
   /// one shape and dtype.
   virtual void scatter(at::Tensor& output, const std::vector<at::Tensor>& inputs, int root = 0) = 0;
+  /// Local. Sends `tensor` to rank `destination`, which calls receive() with one of the same shape and dtype;
+  /// returns once `tensor` may change again. Messages between two ranks with one `tag` (0 or more) arrive in
+  /// order.
+  virtual void send(const at::Tensor& tensor, int destination, int tag = 0) = 0;
+  /// Local. Overwrites `tensor` with what rank `source` sends.
+  virtual void receive(at::Tensor& tensor, int source, int tag = 0) = 0;
   /// Collective. Returns once every rank has called it.
   virtual void barrier() = 0;
 
@@ -102,7 +127,11 @@ class Communicator {
 std::shared_ptr<Communicator> make_communicator(const Topology& topology, const CommunicatorOptions& options,
                                                 Logger& logger);
 
-/// Collective. As above over a store that the caller made; `loopback` says that all ranks are on this
+/// Collective. As above over a store that the caller made.
+std::shared_ptr<Communicator> make_communicator(Store store, const Topology& topology,
+                                                const CommunicatorOptions& options, Logger& logger);
+
+/// Collective. As above; `loopback` says that all ranks are on this
 /// machine.
 std::shared_ptr<Communicator> make_communicator(Store store, int rank, int size, bool loopback,
                                                 const CommunicatorOptions& options, Logger& logger);

@@ -33,15 +33,16 @@ void report_left(Store& store, int rank, int64_t backward_passes, int64_t operat
 }
 
 std::string report_failure(Store& store, int rank, int size, const std::string& operation,
-                           std::chrono::milliseconds patience) noexcept {
+                           std::chrono::milliseconds patience,
+                           const std::function<std::string(int peer)>& known) noexcept {
   try {
     store.set(failure_key(rank), operation);
     const Deadline deadline = Deadline::after(patience);
-    std::vector<std::string> known(static_cast<size_t>(size));
+    std::vector<std::string> reports(static_cast<size_t>(size));
     for (bool complete = false; !complete;) {
       complete = true;
       for (int peer = 0; peer < size; ++peer) {
-        auto& text = known[static_cast<size_t>(peer)];
+        auto& text = reports[static_cast<size_t>(peer)];
         if (peer == rank || !text.empty()) continue;
         if (store.has(left_key(peer))) {
           text = concat("rank ", peer, " ", *store.get(left_key(peer), patience));
@@ -57,8 +58,9 @@ std::string report_failure(Store& store, int rank, int size, const std::string& 
     std::vector<int> silent;
     std::vector<std::string> parts;
     for (int peer = 0; peer < size; ++peer) {
-      const auto& text = known[static_cast<size_t>(peer)];
       if (peer == rank) continue;
+      std::string text = reports[static_cast<size_t>(peer)];
+      if (text.empty() && known) text = known(peer);
       if (text.empty()) {
         silent.push_back(peer);
       } else {

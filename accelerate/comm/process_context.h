@@ -14,9 +14,9 @@ namespace accelerate {
 /// Accelerator and shared by all parts that need it. An Accelerator converts to it.
 struct ProcessContext {
   Topology topology;
+  std::shared_ptr<Logger> logger;  // outlives the communicator, which prints to it
   std::shared_ptr<Communicator> communicator;
   at::Device device = at::kCPU;
-  std::shared_ptr<Logger> logger;
   /// Numbers the shared data sets of this process. All ranks create theirs in the same order.
   std::shared_ptr<int64_t> next_dataset = std::make_shared<int64_t>(0);
   /// Numbers its calls of first_then_others(), likewise.

@@ -36,6 +36,8 @@ class SingleCommunicator final : public Communicator {
     }
     output.copy_(inputs[0]);
   }
+  void send(const at::Tensor&, int destination, int) override { no_peer("send to", destination); }
+  void receive(at::Tensor&, int source, int) override { no_peer("receive from", source); }
   void barrier() override {}
   void check_point(const std::string&) override {}
   Store* store() override { return nullptr; }
@@ -44,6 +46,11 @@ class SingleCommunicator final : public Communicator {
   [[noreturn]] void rethrow(const std::string&) override { throw; }
 
  private:
+  [[noreturn]] static void no_peer(const char* what, int peer) {
+    throw ConfigError({.what = concat(what, " rank ", peer, " in a group of one rank"),
+                       .hint = "Messages go to another rank; start more than one."});
+  }
+
   std::chrono::milliseconds timeout_;
 };
 

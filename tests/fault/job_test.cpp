@@ -158,6 +158,43 @@ TEST_CASE("a rank that throws, exits or leaves early while the other waits in a 
   }
 }
 
+TEST_CASE("ranks that disagree are told what each of them does, on every rank") {
+  const auto shared_before = shared_memory_entries();
+  const auto fails = [&](const std::string& how, const std::string& backend, bool debug) {
+    RunOptions options;
+    if (debug) options.environment.emplace_back("ACCELERATE_DEBUG_MODE", "1");
+    AccelRun run(job(2, {"--steps", "20", "--fail", how, "--fail_step", "7", "--backend", backend}), options);
+    const auto code = run.finish();
+    CHECK(code != 0);
+    CHECK(run.nothing_left());
+    return run.err();
+  };
+  for (const auto& [backend, debug] : {std::pair("shm", false), std::pair("gloo", true)}) {
+    INFO(backend);
+    const std::string shape = fails("shape", backend, debug);
+    INFO(shape);
+    CHECK_THAT(shape, ContainsSubstring("rank 0: all_gather") && ContainsSubstring("rank 1: all_gather"));
+    CHECK_THAT(shape, ContainsSubstring("[2]") && ContainsSubstring("[3]"));
+    const std::string dtype = fails("dtype", backend, debug);
+    INFO(dtype);
+    CHECK_THAT(dtype, ContainsSubstring("rank 0: all_gather") && ContainsSubstring("rank 1: all_gather"));
+    // Early stopping on one rank only: the other is in the backward of step 7.
+    const std::string left = fails("break", backend, debug);
+    INFO(left);
+    CHECK_THAT(left, ContainsSubstring("rank 0: all_reduce") || ContainsSubstring("rank 0: backward"));
+    CHECK_THAT(left, ContainsSubstring("rank 1: all_gather"));
+    // A batch left out: rank 1 is a step ahead, and ends first.
+    CHECK_THAT(fails("skip", backend, debug), ContainsSubstring("rank 1 left after 19 backward passes"));
+  }
+  // Gloo itself ends the process; what it was in, and the others, is told before.
+  const std::string ended = fails("shape", "gloo", false);
+  INFO(ended);
+  CHECK_THAT(ended, ContainsSubstring("data of another size than expected came in all_gather #") &&
+                        ContainsSubstring(" of Float [2]") && ContainsSubstring(" of Float [3]") &&
+                        ContainsSubstring("ACCELERATE_DEBUG_MODE=1"));
+  CHECK(shared_memory_entries() == shared_before);
+}
+
 TEST_CASE(
     "Ctrl-C and a killed launcher leave no process and no shared memory, also while data is being built") {
   const auto shared_before = shared_memory_entries();

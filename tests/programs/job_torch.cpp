@@ -24,7 +24,10 @@ struct Options {
   int64_t load_ms = 0;
   int rank = 1;
   int64_t fail_step = 5;
-  std::string fail;  // throw, exit, return, or nothing
+  std::string fail;  // throw, exit, return, break, skip, shape, dtype, or nothing
+  std::string backend = "auto";
+  int64_t timeout_ms = 60000;
+  int64_t notice_ms = 60000;
   bool several = false;
 };
 
@@ -75,7 +78,9 @@ void make_several() {
 
 bool train(const Options& options) {
   if (options.several) make_several();
-  accelerate::Accelerator accelerator;
+  accelerate::Accelerator accelerator({.timeout = std::chrono::milliseconds(options.timeout_ms),
+                                       .watchdog_notice = std::chrono::milliseconds(options.notice_ms),
+                                       .backend = options.backend});
   const int rank = accelerator.process_index();
   say(accelerate::concat("rank ", rank, " of ", accelerator.num_processes(), " pid ", ::getpid()));
   if (options.data_mb > 0) measure_data(accelerator, options);
@@ -87,6 +92,13 @@ bool train(const Options& options) {
       if (options.fail == "throw") throw std::runtime_error("boom 42");
       if (options.fail == "exit") std::_Exit(3);
       if (options.fail == "return") return true;
+      if (options.fail == "break") break;
+      if (options.fail == "skip") continue;
+    }
+    if (step == options.fail_step && (options.fail == "shape" || options.fail == "dtype")) {
+      const bool odd = rank == options.rank;
+      accelerator.gather(at::ones({odd && options.fail == "shape" ? 3 : 2},
+                                  odd && options.fail == "dtype" ? at::kDouble : at::kFloat));
     }
     optimizer.zero_grad();
     accelerator.backward(model->forward(at::ones({2, 8})).sum());
@@ -94,6 +106,7 @@ bool train(const Options& options) {
     if (options.step_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(options.step_ms));
     say(accelerate::concat("rank ", rank, " step ", step));
   }
+  if (options.fail == "break") accelerator.gather(at::ones({2}));  // what follows a loop: an evaluation
   return true;
 }
 
@@ -109,6 +122,9 @@ int main(int argc, char** argv) {
   app.add_option("--rank", options.rank);
   app.add_option("--fail_step", options.fail_step);
   app.add_option("--fail", options.fail);
+  app.add_option("--backend", options.backend);
+  app.add_option("--timeout_ms", options.timeout_ms);
+  app.add_option("--notice_ms", options.notice_ms);
   app.add_flag("--several", options.several);
   CLI11_PARSE(app, argc, argv);
   return accelerate::testing::run_rank([&] { train(options); });

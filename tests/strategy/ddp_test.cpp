@@ -112,10 +112,13 @@ TEST_CASE("a forward that went past the handle, and loss.backward() by hand, are
   });
 }
 
-TEST_CASE("accumulation reduces once a window and equals the joined batch") {
+TEST_CASE(
+    "accumulation reduces once a window, or in each micro-batch where asked, and equals the joined batch") {
   const std::vector<torch::Tensor> want = joined_gradients();
+  const bool each = GENERATE(false, true);
   AcceleratorOptions options;
   options.gradient_accumulation_steps = 3;
+  options.sync_each_batch = each;
   test::run_ranks(
       2,
       [&](Accelerator& accelerator) {
@@ -131,8 +134,8 @@ TEST_CASE("accumulation reduces once a window and equals the joined batch") {
                 model->forward(rows(accelerator.process_index() * 6 + i * 2, 2)).pow(2).mean());
             const auto grad = net->parameters()[0].grad().reshape({1, 5, 4});
             const auto both = accelerator.gather(grad);
-            require(both[0].equal(both[1]) == (i == 2),
-                    concat("equal on both ranks only after the window: ", i));
+            require(both[0].equal(both[1]) == (each || i == 2),
+                    concat("equal on both ranks after each reduction: ", i));
           }
           for (size_t p = 0; p < want.size(); ++p) {
             require(net->parameters()[p].grad().allclose(want[p], 1e-5, 1e-7), "accumulated gradient");
@@ -276,6 +279,36 @@ TEST_CASE("several forwards before several backwards, as with a discriminator") 
       require(net->weight.grad().item<float>() == 16.5F, "the second backward adds to it");
     }
   });
+}
+
+TEST_CASE("several models with one loss accumulate, each reduced once a window") {
+  // y = a x + b x with x = rank + 1 + micro-batch: d/da = d/db = mean of x over ranks and micro-batches.
+  AcceleratorOptions options;
+  options.gradient_accumulation_steps = 2;
+  test::run_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        torch::nn::Linear first(torch::nn::LinearOptions(1, 1).bias(false));
+        torch::nn::Linear second(torch::nn::LinearOptions(1, 1).bias(false));
+        torch::optim::SGD first_sgd(first->parameters(), 1.0);
+        torch::optim::SGD second_sgd(second->parameters(), 1.0);
+        auto [a, b, oa, ob] = accelerator.prepare(first, second, first_sgd, second_sgd);
+        const float a_before = first->weight.item<float>();
+        const float b_before = second->weight.item<float>();
+        for (int i = 0; i < 4; ++i) {
+          const auto micro_batch = accelerator.accumulate(a, b);
+          oa.zero_grad();
+          ob.zero_grad();
+          const torch::Tensor x = torch::full({1, 1}, accelerator.process_index() + 1.0F + i);
+          accelerator.backward((a(x) + b(x)).sum());
+          oa.step();
+          ob.step();
+        }
+        // x: 1 2, 2 3 in the first window, 3 4, 4 5 in the second.
+        require(std::abs(first->weight.item<float>() - (a_before - 2 - 4)) < 1e-5F, "first model");
+        require(std::abs(second->weight.item<float>() - (b_before - 2 - 4)) < 1e-5F, "second model");
+      },
+      options);
 }
 
 TEST_CASE("debug mode tells a rank in backward from one in another collective") {

@@ -142,7 +142,7 @@ void Group::report_difference(uint32_t parity) const {
   for (int peer = 0; peer < size(); ++peer) {
     lines.push_back(concat("rank ", peer, ": ", describe(peers_.block(peer).calls[parity])));
   }
-  throw Error(
+  throw Disagreement(
       {.what = concat("the ranks are about to run different collectives: ", join(lines, "; ")),
        .hint = "All ranks must call the same collectives in the same order, with equal shapes and dtypes.",
        .rank = rank()});

@@ -8,9 +8,16 @@
 #include "accelerate/comm/shm/arena.h"
 #include "accelerate/comm/shm/barrier.h"
 #include "accelerate/comm/shm/reduce.h"
+#include "accelerate/core/error.h"
 #include "accelerate/core/shared_memory.h"
 
 namespace accelerate::shm {
+
+/// The ranks are about to run different operations: an error on every one of them, and the group can go on.
+class Disagreement : public Error {
+ public:
+  using Error::Error;
+};
 
 struct GroupOptions {
   int rank = 0;
