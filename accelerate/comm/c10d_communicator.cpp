@@ -10,6 +10,7 @@
 #include "accelerate/comm/peer_report.h"
 #include "accelerate/comm/shm/group.h"
 #include "accelerate/comm/single_communicator.h"
+#include "accelerate/comm/staged_backend.h"
 #include "accelerate/comm/watchdog.h"
 #include "accelerate/comm/watched_backend.h"
 #include "accelerate/core/deadline.h"
@@ -399,6 +400,7 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
   auto group = c10::make_intrusive<c10d::ProcessGroup>(request.store, request.rank, request.size);
   BucketMemorySource* memory = nullptr;
   const auto log = std::make_shared<OperationLog>();
+  c10::intrusive_ptr<c10d::Backend> for_cpu;
   const auto attach = [&](const std::string& backend_name, BackendType type) {
     BackendRequest with_prefix = request;
     with_prefix.nccl = options.nccl;
@@ -408,6 +410,7 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
     group->setBackend(info->device_type, type, watch_operations(backend, log));
     group->setDefaultBackend(type);
     memory = dynamic_cast<BucketMemorySource*>(backend.get());
+    if (info->device_type == at::kCPU) for_cpu = backend;
   };
   try {
     // CPU tensors (counters, flags) always travel by shm or gloo, CUDA tensors by nccl.
@@ -424,6 +427,11 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
     }
     if (name == "gloo" || name == "nccl") attach("gloo", BackendType::GLOO);
     if (name == "nccl") attach("nccl", BackendType::NCCL);
+    if (name != "nccl" && !options.device.is_cpu()) {
+      // The type only has to be another one than that of the back end for the CPU.
+      group->setBackend(options.device.type(), BackendType::XCCL,
+                        watch_operations(stage_through_cpu(for_cpu), log));
+    }
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

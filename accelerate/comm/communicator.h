@@ -42,7 +42,8 @@ struct CommunicatorOptions {
   /// The longest that a collective, and the start of the group, waits for the other ranks. HF's default for
   /// Gloo.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  /// Device of this rank; CUDA collectives run on it.
+  /// Device of this rank; CUDA collectives run on it. Tensors of a device for which there is no back end are
+  /// copied to the CPU and back.
   at::Device device = at::kCPU;
   /// While waiting for ranks to arrive, who is present and who is missing is printed this often.
   std::chrono::milliseconds progress_interval = std::chrono::seconds(10);

@@ -1,7 +1,10 @@
 // Placement on a device that is not the CPU: the test device of tests/support.
 #include <filesystem>
+#include <limits>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "accelerate/optim/clip.h"
+#include "support/checks.h"
 #include "support/test_device.h"
 #include "support/thread_ranks.h"
 #include "test_support.h"
@@ -169,4 +172,86 @@ TEST_CASE(
     CHECK(use.waits == (beside ? 4 : 0));
     CHECK(use.notes == (beside ? 4 : 0));
   }
+}
+
+TEST_CASE("data parallel training on devices: each rank has its own, gradients are reduced in buckets") {
+  test::register_test_device();
+  // The joined batch on one rank of the CPU.
+  const auto x = torch::sin(torch::arange(48).to(torch::kFloat)).reshape({12, 4});
+  const auto start = torch::cos(torch::arange(8).to(torch::kFloat)).reshape({2, 4});
+  torch::nn::Linear reference(4, 2);
+  {
+    const torch::NoGradGuard no_grad;
+    reference->weight.copy_(start);
+    reference->bias.zero_();
+  }
+  torch::optim::SGD reference_sgd(reference->parameters(), 0.1);
+  for (int step = 0; step < 4; ++step) {
+    reference_sgd.zero_grad();
+    reference->forward(x).pow(2).mean().backward();
+    reference_sgd.step();
+  }
+  for (const double bucket_mb : {25.0, 1e-5}) {  // one bucket, one a parameter
+    test::run_threads(2, [&](int rank, const Store& store, const std::string& job_id) {
+      AcceleratorOptions options = test::thread_rank_options(store, rank, 2, job_id);
+      options.environment = test::variables({{"ACCELERATE_TORCH_DEVICE", "testdevice"}});
+      options.ddp.bucket_cap_mb = bucket_mb;
+      options.communicator = make_communicator(
+          Store(c10::make_intrusive<c10d::PrefixStore>("device", store.c10d_store())), rank, 2, true,
+          {.backend = test::thread_backend(),
+           .timeout = std::chrono::seconds(60),
+           .device = at::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(rank))},
+          *options.logger);
+      Accelerator accelerator(options);
+      test::require(
+          accelerator.device() == at::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(rank)),
+          "a device for each rank");
+      torch::nn::Linear net(4, 2);
+      {
+        const torch::NoGradGuard no_grad;
+        net->weight.copy_(rank == 0 ? start : torch::zeros({2, 4}));  // prepare gives all rank 0's
+        net->bias.zero_();
+      }
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad();
+        const auto mine = x.narrow(0, rank * 6, 6).to(accelerator.device());
+        accelerator.backward(model->forward(mine).pow(2).mean());
+        optimizer.step();
+      }
+      test::require(net->weight.device() == accelerator.device(), "weights stay on the device");
+      test::require(net->weight.cpu().allclose(reference->weight, 1e-5, 1e-6), "weight");
+      test::require(net->bias.cpu().allclose(reference->bias, 1e-5, 1e-6), "bias");
+      const auto all = accelerator.gather(torch::full({2}, rank).to(accelerator.device()));
+      test::require(all.device() == accelerator.device() && all.cpu().equal(torch::tensor({0, 0, 1, 1})),
+                    "gather");
+    });
+  }
+}
+
+TEST_CASE("gradients on a device are unscaled there, and an overflow leaves the step out") {
+  test::register_test_device();
+  const at::Device device("testdevice:1");
+  const auto weight = torch::zeros({3}, device).requires_grad_();
+  torch::optim::SGD sgd({weight}, 1.0);
+  GradScaler scaler({.init_scale = 8, .growth_interval = 2});
+  const auto step = [&](float gradient) {
+    const at::Tensor loss = scaler.scale((weight * gradient).sum());
+    CHECK(loss.device() == device);
+    loss.backward();
+    const bool ran = scaler.step(sgd, [&] { sgd.step(); });
+    weight.mutable_grad().reset();
+    return ran;
+  };
+  CHECK(step(1.0F));
+  CHECK(weight.detach().cpu().equal(torch::full({3}, -1.0F)));
+  CHECK(scaler.get_scale() == 8);
+  CHECK_FALSE(step(std::numeric_limits<float>::infinity()));
+  CHECK(weight.detach().cpu().equal(torch::full({3}, -1.0F)));
+  CHECK(scaler.get_scale() == 4);
+  CHECK(step(1.0F));
+  CHECK(step(1.0F));
+  CHECK(scaler.get_scale() == 8);
+  CHECK(weight.detach().cpu().equal(torch::full({3}, -3.0F)));
 }

@@ -65,8 +65,8 @@ ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", XDG
 
 def run(command):
     result = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
-    losses = [float(word) for word in re.findall(r"^loss (\S+)", result.stdout, re.MULTILINE)]
-    times = [float(word) for word in re.findall(r"^us (\S+)", result.stdout, re.MULTILINE)]
+    losses = [float(word) for word in re.findall(r"^(?:\[rank 0\] )?loss (\S+)", result.stdout, re.MULTILINE)]
+    times = [float(word) for word in re.findall(r"^(?:\[rank 0\] )?us (\S+)", result.stdout, re.MULTILINE)]
     if result.returncode or len(losses) != 10 or not times:
         sys.exit(f"{command}: exit code {result.returncode}, {len(losses)} losses, {len(times)} times\n"
                  f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
