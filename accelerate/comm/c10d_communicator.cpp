@@ -1,6 +1,7 @@
 #include "accelerate/comm/c10d_communicator.h"
 
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 
 #include <cstring>
 #include <sstream>
@@ -175,6 +176,8 @@ class C10dCommunicator final : public Communicator {
   template <class Start>
   void run(const char* name, const at::Tensor& tensor, const Start& start) {
     ++operations_;
+    at::RecordFunction range(at::RecordScope::USER_SCOPE);  // the wait is within it, in profiles
+    if (range.isActive()) range.before(concat("accelerate::", name));
     const auto text = [&] {
       return concat(name, " #", operations_, tensor.defined() ? concat(" of ", describe(tensor)) : "");
     };
