@@ -81,6 +81,24 @@ torch::nn::Sequential small_model() {
   return model;
 }
 
+// The model of tracking_gen.py, in the operators that both languages have: modules are put together in Python
+// from other ones.
+struct Operators {
+  at::Tensor w1 = torch::randn({32, 16}).requires_grad_();
+  at::Tensor b1 = torch::randn({32}).requires_grad_();
+  at::Tensor w2 = torch::randn({4, 32}).requires_grad_();
+  at::Tensor b2 = torch::randn({4}).requires_grad_();
+  at::Tensor x = torch::randn({8, 16});
+  at::Tensor y = torch::randint(4, {8});
+  at::Tensor one = torch::ones({});
+
+  void pass() {
+    auto hidden = torch::relu(torch::addmm(b1, x, w1.t()));
+    hidden = torch::layer_norm(hidden, {32});
+    torch::cross_entropy_loss(torch::addmm(b2, hidden, w2.t()), y).backward(one);
+  }
+};
+
 void pass(torch::nn::Sequential& model) {
   static const at::Tensor x = torch::randn({8, 16});
   static const at::Tensor y = torch::randint(4, {8});
@@ -109,9 +127,9 @@ AcceleratorOptions logging(std::vector<std::string>& lines) {
 
 TEST_CASE("operators, their counts and flops are those of Python's profiler") {
   Accelerator accelerator(alone());
-  auto model = small_model();
+  Operators operators;
   auto profiler = accelerator.profile({.with_flops = true});
-  for (int i = 0; i < 2; ++i) pass(model);
+  for (int i = 0; i < 2; ++i) operators.pass();
   profiler.stop();
   std::map<std::string, std::pair<int64_t, int64_t>> got;
   for (const OperatorTime& one : profiler.key_averages()) {
@@ -123,7 +141,7 @@ TEST_CASE("operators, their counts and flops are those of Python's profiler") {
   for (const json& one : golden("tracking.json").at("operators")) {
     want[one.at("name")] = {one.at("count"), one.at("flops")};
   }
-  CHECK(want.size() == 49);
+  CHECK(want.size() > 40);
   CHECK(got == want);
 }
 
@@ -330,8 +348,9 @@ TEST_CASE("names of ranges may hold anything") {
   const TempDir dir;
   Accelerator accelerator(alone());
   auto profiler = accelerator.profile({.output_trace_dir = dir.path()});
-  for (const char* name : {"a \"quoted\" name", "ends with a quote\"", "\", \"pid\": 7",
-                           "\xC3\xA4\xE2\x82\xAC", "bad \xFF utf-8", "tab\there", ""}) {
+  for (const char* name :
+       {"a \"quoted\" name", "ends with a quote\"", "\", \"pid\": 7", "\xC3\xA4\xE2\x82\xAC",
+        "bad \xFF utf-8", "tab\there", "line\nend", "back\\slash", ""}) {
     const ProfileScope range(name);
     torch::ones({1});
   }
@@ -346,9 +365,12 @@ TEST_CASE("names of ranges may hold anything") {
   CHECK(trace.has("ends with a quote\""));
   CHECK(trace.has("\xC3\xA4\xE2\x82\xAC"));
   CHECK(trace.has("bad \xEF\xBF\xBD utf-8"));
+  CHECK(trace.has("tab\there"));
+  CHECK(trace.has("line\nend"));
+  CHECK(trace.has("back\\slash"));
   CHECK(trace.has("torch's own"));
   CHECK(trace.named("twice").size() == 2);
-  CHECK(trace.named("aten::ones").size() == 7);
+  CHECK(trace.named("aten::ones").size() == 9);
 }
 
 TEST_CASE("one profiler at a time, and the next one after it has stopped") {
