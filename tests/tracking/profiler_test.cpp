@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "accelerate/core/file_system.h"
 #include "tracking_test_support.h"
 
 using namespace accelerate;
@@ -589,7 +590,8 @@ TEST_CASE("processes each write their trace, the first one reads all, and nothin
     CHECK(code == 0);
     CHECK_THAT(run.out(), ContainsSubstring(concat(world, " traces are complete")));
     CHECK_THAT(run.out(), ContainsSubstring("aten::addmm"));
-    CHECK(run.err().empty());
+    // Kineto's own messages.
+    CHECK_THAT(run.err(), !ContainsSubstring("STAGE:") && !ContainsSubstring("DeviceProperties"));
     CHECK(files_in(dir / "traces").size() == static_cast<size_t>(world));
     for (int rank = 0; rank < world; ++rank) {
       const TraceFile trace(dir / concat("traces/profile_", rank, ".json"));

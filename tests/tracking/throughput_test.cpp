@@ -123,8 +123,8 @@ TEST_CASE("a prepared loader and a vector can be watched") {
   auto loader = accelerator.prepare(DataLoader(data, {.batch_size = 4}));
   int64_t samples = 0;
   for (auto& batch : meter.batches(loader)) {
-    samples += batch.size(0);
-    meter.step(batch.size(0));
+    samples += batch.data.size(0);
+    meter.step(batch.data.size(0));
   }
   CHECK(samples == 10);
   CHECK(meter.local().samples == 13);
