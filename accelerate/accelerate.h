@@ -16,3 +16,6 @@
 #include "accelerate/optim/local_sgd.h"
 #include "accelerate/optim/lr_schedules.h"
 #include "accelerate/seed.h"
+#include "accelerate/tracking/memory_usage.h"
+#include "accelerate/tracking/profiler.h"
+#include "accelerate/tracking/throughput.h"

@@ -23,6 +23,7 @@
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/prepare.h"
 #include "accelerate/strategy/strategy.h"
+#include "accelerate/tracking/profiler.h"
 
 namespace accelerate {
 
@@ -349,6 +350,13 @@ class Accelerator {
   template <class... Args>
   void print(const Args&... args) {
     if (is_local_main_process()) print_line(concat(args...));
+  }
+
+  /// Local. Records what this rank does and how long it takes, from here to the end of the scope or stop(); see
+  /// Profiler. HF's name and options.
+  /// @throws as Profiler's constructor.
+  [[nodiscard]] Profiler profile(ProfileOptions options = {}) const {
+    return Profiler(context(), std::move(options));
   }
 
   /// The user's own model back.

@@ -24,6 +24,7 @@
 struct Options {
   std::string data = "kjv.npy";
   std::string save;
+  std::string profile;
   int64_t epochs = 1;
   int64_t steps = 0;
   int64_t batch_size = 16;
@@ -269,6 +270,14 @@ void train(const Options& options) {
                     " tokens a step, ", steps_per_epoch, " steps an epoch, ", total_steps, " in all");
 
   Progress progress(accelerator, options.log_every, windows_per_step * options.context);
+  std::optional<accelerate::Profiler> profiler;
+  if (!options.profile.empty()) {
+    profiler.emplace(
+        accelerator,
+        accelerate::ProfileOptions{
+            .schedule_option = accelerate::ProfileSchedule{.wait = 2, .warmup = 1, .active = 3, .repeat = 1},
+            .output_trace_dir = options.profile});
+  }
   for (int64_t step = 0; step < total_steps;) {
     for (auto& batch : loader) {
       const auto micro_batch = accelerator.accumulate(model);
@@ -279,6 +288,7 @@ void train(const Options& options) {
       optimizer.step();
       schedule.step();
       progress.micro_batch(loss);
+      if (profiler) profiler->step();
       if (!accelerator.sync_gradients()) continue;
       progress.step(++step);
       if (step == total_steps) break;
@@ -287,6 +297,10 @@ void train(const Options& options) {
     std::snprintf(line, sizeof line, "validation after %ld steps: %.4f bits a byte", static_cast<long>(step),
                   bits_per_byte(accelerator, model, validation, bytes_of_token));
     accelerator.print(line);
+  }
+  if (profiler) {
+    profiler->finish();
+    accelerator.print(profiler->table(10));
   }
   if (!options.save.empty()) accelerator.print("saved ", accelerator.save_model(model, options.save));
 }
@@ -331,6 +345,8 @@ int main(int argc, char** argv) {
       ->check(positive)
       ->capture_default_str();
   app.add_option("--save", options.save, "folder for model.safetensors");
+  app.add_option("--profile", options.profile,
+                 "folder for a profile of batches 3 to 5, a file for each rank");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

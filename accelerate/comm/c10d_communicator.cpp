@@ -1,6 +1,7 @@
 #include "accelerate/comm/c10d_communicator.h"
 
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 
 #include <cstring>
 #include <sstream>
@@ -229,6 +230,8 @@ class C10dCommunicator final : public Communicator {
   template <class Start>
   void run(const char* name, const at::Tensor& tensor, const Start& start) {
     const OperationLog::Scope scope(*log_, name, tensor);
+    at::RecordFunction range(at::RecordScope::USER_SCOPE);  // the wait is within it, in profiles
+    if (range.isActive()) range.before(concat("accelerate::", name));
     guarded(scope, [&] {
       if (debug_) check_agreement(scope.text());
       // A check point has nothing to wait for.
