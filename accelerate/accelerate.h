@@ -16,3 +16,4 @@
 #include "accelerate/optim/local_sgd.h"
 #include "accelerate/optim/lr_schedules.h"
 #include "accelerate/seed.h"
+#include "accelerate/strategy/sync_batchnorm.h"
