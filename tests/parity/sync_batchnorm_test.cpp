@@ -70,7 +70,8 @@ void train(const std::string& name, int world, const Model& make) {
           optimizer.zero_grad();
           const auto loss = torch::mse_loss(model->forward(own(want("x")[step])), own(want("y")[step]));
           accelerator.backward(loss);
-          require(std::abs(loss.template item<double>() - want("loss")[rank][step].item<double>()) < 1e-5,
+          require(std::abs(loss.template item<double>() - want("loss")[rank][step].template item<double>()) <
+                      1e-5,
                   concat(key, "loss of step ", step));
           if (step == 0) {
             for (const auto& entry : net->named_parameters()) {
