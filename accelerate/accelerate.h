@@ -19,3 +19,4 @@
 #include "accelerate/tracking/memory_usage.h"
 #include "accelerate/tracking/profiler.h"
 #include "accelerate/tracking/throughput.h"
+#include "accelerate/strategy/sync_batchnorm.h"

@@ -13,7 +13,9 @@
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 #include "accelerate/optim/graph.h"
+#include "accelerate/strategy/comm_hooks_internal.h"
 #include "accelerate/strategy/model_check.h"
+#include "accelerate/strategy/sync_batchnorm.h"
 
 namespace accelerate {
 namespace {
@@ -59,10 +61,12 @@ class DdpModel final : public ModelStrategy {
     std::vector<at::Tensor> states = module.parameters();
     states.insert(states.end(), buffers_.begin(), buffers_.end());
     broadcast(states);
+    if (options_.sync_batchnorm) sync_batchnorm_ = convert_sync_batchnorm(module, communicator_);
     if (!parameters_.empty()) build_reducer(sparse_weights(module));
   }
 
   void before_forward() override {
+    if (sync_batchnorm_) sync_batchnorm_->refresh();
     if (!will_reduce()) return;
     if (!announced_) tell_training(true);
     guarded("before forward", [&] {
@@ -115,12 +119,19 @@ class DdpModel final : public ModelStrategy {
   void set_local_training(bool on) override { local_ = on; }
 
   void begin_uneven() override {
-    uneven_ = communicator_->size() > 1 && reducer_ != nullptr;
-    if (uneven_ && options_.static_graph) {
+    const bool several = communicator_->size() > 1 && reducer_ != nullptr;
+    if (several && options_.static_graph) {
       throw ConfigError({.what = "static_graph (DdpOptions) with join_uneven_inputs",
                          .hint = "Leave static_graph off.",
                          .rank = communicator_->rank()});
     }
+    if (several && sync_batchnorm_ && sync_batchnorm_->layers() > 0) {
+      throw ConfigError({.what = "sync_batchnorm (DdpOptions) with join_uneven_inputs",
+                         .hint = "A rank without a batch has no part in the others' statistics: leave "
+                                 "sync_batchnorm off, or train with even batches.",
+                         .rank = communicator_->rank()});
+    }
+    uneven_ = several;
     source_rank_ = 0;
     some_trained_ = false;
   }
@@ -131,10 +142,11 @@ class DdpModel final : public ModelStrategy {
       rebuild_buckets();
       communicator_->check_point(kBackward);
       const auto group = communicator_->process_group();
-      for (c10d::GradBucket& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/true)) {
-        std::vector<at::Tensor> zeros = {bucket.getBuffer()};
-        group->allreduce(zeros)->wait();
-      }
+      std::vector<c10d::GradBucket> zeros = reducer_->get_grad_buckets(/*return_zero_tensors=*/true);
+      std::vector<c10::intrusive_ptr<c10::ivalue::Future>> reduced;
+      reduced.reserve(zeros.size());
+      for (c10d::GradBucket& bucket : zeros) reduced.push_back(reducer_->run_comm_hook(bucket));
+      for (const auto& result : reduced) result->waitAndThrow();
       if (options_.find_unused_parameters) {
         std::vector<at::Tensor> used = {at::zeros_like(reducer_->get_local_used_map_on_device())};
         group->allreduce(used)->wait();
@@ -241,6 +253,8 @@ class DdpModel final : public ModelStrategy {
       if (parameter.device().is_cpu() && !expect_sparse.back())
         bucket_bytes_ += parameter.nbytes() + kRounding;
     }
+    auto hook = detail::make_comm_hook(options_);
+    if (hook) check_can_travel(expect_sparse);
     const auto cap_bytes = static_cast<size_t>(options_.bucket_cap_mb * 1024 * 1024);
     const size_t first_bytes = std::min<size_t>(c10d::kDefaultFirstBucketBytes, cap_bytes);
     // One bucket at first where the arrival order will be learnt from the first backward, as Python's DDP
@@ -260,7 +274,20 @@ class DdpModel final : public ModelStrategy {
     // The reducer asks it for its own bookkeeping, without checking that there is one.
     logger_ = std::make_shared<c10d::Logger>(reducer_);
     reducer_->set_logger(logger_);
+    if (hook) reducer_->register_comm_hook(detail::as_c10d_hook(std::move(hook), communicator_));
     if (options_.static_graph) reducer_->set_static_graph();
+  }
+
+  void check_can_travel(const std::vector<bool>& sparse) const {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const auto& [name, parameter] = parameters_[i];
+      if (!sparse[i] && at::isFloatingType(parameter.scalar_type())) continue;
+      throw ConfigError({.what = concat("a communication hook (DdpOptions) for the gradient of ", name),
+                         .expected = "dense real numbers",
+                         .got = sparse[i] ? "a sparse gradient" : c10::toString(parameter.scalar_type()),
+                         .hint = "Leave comm_hook off for this model.",
+                         .rank = communicator_->rank()});
+    }
   }
 
   void broadcast(const std::vector<at::Tensor>& tensors, int root = 0) {
@@ -294,7 +321,8 @@ class DdpModel final : public ModelStrategy {
   std::vector<at::Tensor> buffers_;
   std::shared_ptr<Reducer> reducer_;  // null for a model without trained parameters
   std::shared_ptr<c10d::Logger> logger_;
-  size_t bucket_bytes_ = 4096;  // of all buckets together
+  std::unique_ptr<SyncBatchNorm> sync_batchnorm_;  // null without DdpOptions::sync_batchnorm
+  size_t bucket_bytes_ = 4096;                     // of all buckets together
   bool sync_ = true;
   bool local_ = false;      // ranks train by themselves for a while
   bool announced_ = false;  // the reducer expects a backward

@@ -1,6 +1,7 @@
 // The only place that compares a strategy's name.
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/strategy/comm_hooks_internal.h"
 #include "accelerate/strategy/ddp.h"
 #include "accelerate/strategy/single.h"
 #include "accelerate/strategy/strategy.h"
@@ -8,6 +9,7 @@
 namespace accelerate {
 
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, const ProcessContext& context) {
+  detail::check_comm_hook_options(options.ddp);  // of use to several ranks alone, but wrong on one too
   const bool several = context.topology.world_size > 1;
   const std::string name = options.name == "auto" ? (several ? "ddp" : "single") : options.name;
   if (name == "ddp" && several) return std::make_unique<DdpStrategy>(context, options.ddp);

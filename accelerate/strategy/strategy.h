@@ -9,6 +9,8 @@
 
 #include "accelerate/comm/process_context.h"
 #include "accelerate/data/tensor_dict.h"
+#include "accelerate/strategy/comm_hooks.h"
+#include "accelerate/strategy/power_sgd.h"
 
 namespace accelerate {
 
@@ -32,6 +34,25 @@ struct DdpOptions {
   bool static_graph = false;
   /// Buffers (batch-norm statistics) follow rank 0.
   bool broadcast_buffers = true;
+
+  // How gradients travel; names as HF's DistributedDataParallelKwargs. All work with every option above, but
+  // not for sparse gradients. See Note [Communication hooks].
+
+  /// "no" (their mean as it is), "fp16" or "bf16" (sent in half precision), "power_sgd" (sent as products of
+  /// small matrices), "batched_power_sgd" (a whole bucket as one matrix: faster and coarser).
+  std::string comm_hook = "no";
+  /// "fp16" or "bf16": what the hook sends is in half precision on top. "no": it is not.
+  std::string comm_wrapper = "no";
+  /// Of power_sgd and batched_power_sgd.
+  PowerSgdOptions comm_state_option = {};
+  /// A hook of your own in the place of comm_hook: makes one for each prepared model. comm_hook_of() turns a
+  /// function into it.
+  CommHookFactory custom_comm_hook = nullptr;
+
+  /// The model's BatchNorm1d, 2d and 3d layers take their statistics over the batches of all ranks, see
+  /// convert_sync_batchnorm(). For batches too small for statistics of their own; costs two small exchanges
+  /// a layer and step. Not with join_uneven_inputs.
+  bool sync_batchnorm = false;
 };
 
 /// What a strategy does for one prepared model. The handle and the Accelerator call these around the user's
