@@ -57,7 +57,7 @@ struct AcceleratorOptions {
   bool device_placement = true;
   /// The longest that any wait for other ranks takes.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  /// "auto", "shm", "gloo" or "nccl"; see CommunicatorOptions.
+  /// "auto", "shm", "gloo", "mpi" or "nccl"; see CommunicatorOptions.
   std::string backend = "auto";
 
   // For programs in which ranks are no processes (tests, embedding). Default: this process's own.

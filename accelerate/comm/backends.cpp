@@ -9,6 +9,9 @@ const std::vector<BackendInfo>& backends() {
   static const std::vector<BackendInfo> all = {
       {"gloo", c10::DeviceType::CPU, make_gloo_backend},
       {"shm", c10::DeviceType::CPU, make_shm_backend},
+#ifdef ACCELERATE_WITH_MPI
+      {"mpi", c10::DeviceType::CPU, make_mpi_backend},
+#endif
 #ifdef ACCELERATE_WITH_CUDA
       {"nccl", c10::DeviceType::CUDA, make_nccl_backend},
 #endif

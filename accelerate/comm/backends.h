@@ -28,6 +28,8 @@ struct BackendRequest {
   bool one_machine = true;  ///< and share its memory
   std::string master_addr;  ///< reached from here; tells which network interface faces the other ranks
   int device_index = 0;
+  bool cuda = false;             ///< tensors of CUDA devices are to travel too
+  bool whole_job = false;        ///< rank and size are those of the job
   std::string job_id = "group";  ///< part of the names of shared memory
 };
 
@@ -52,6 +54,7 @@ const BackendInfo* find_backend(const std::string& name);
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request);
 c10::intrusive_ptr<c10d::Backend> make_shm_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_mpi_backend(const BackendRequest& request);   // builds with MPI only
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendRequest& request);  // CUDA variant only
 
 }  // namespace accelerate::detail

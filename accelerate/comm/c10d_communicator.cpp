@@ -263,6 +263,13 @@ void wait_for_ranks(Store& store, const BackendRequest& request, const Communica
   }
 }
 
+std::string missing_hint(const std::string& name) {
+  if (name == "nccl") return "NCCL needs the CUDA variant: configure with -DACCELERATE_CUDA=ON.";
+  if (name != "mpi") return {};
+  return "MPI needs a build with Open MPI: apt-get install libopenmpi-dev openmpi-bin, and configure with "
+         "-DACCELERATE_MPI=ON.";
+}
+
 std::string choose_backend(const CommunicatorOptions& options, const BackendRequest& request) {
   std::string name = options.backend;
   const int rank = request.rank;
@@ -279,12 +286,11 @@ std::string choose_backend(const CommunicatorOptions& options, const BackendRequ
   if (find_backend(name) == nullptr) {
     std::vector<std::string> names;
     for (const BackendInfo& info : backends()) names.push_back(info.name);
-    throw ConfigError(
-        {.what = "communication back end",
-         .expected = concat("one of ", join(names, ", "), " (what this build has)"),
-         .got = concat("'", name, "'"),
-         .hint = name == "nccl" ? "NCCL needs the CUDA variant: configure with -DACCELERATE_CUDA=ON." : "",
-         .rank = rank});
+    throw ConfigError({.what = "communication back end",
+                       .expected = concat("one of ", join(names, ", "), " (what this build has)"),
+                       .got = concat("'", name, "'"),
+                       .hint = missing_hint(name),
+                       .rank = rank});
   }
   return name;
 }
@@ -301,14 +307,16 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
   const auto attach = [&](const std::string& backend_name, BackendType type) {
     BackendRequest with_prefix = request;
     with_prefix.store = c10::make_intrusive<c10d::PrefixStore>(backend_name, request.store);
+    with_prefix.cuda = options.device.is_cuda();
     const BackendInfo* info = find_backend(backend_name);
     const auto backend = info->make(with_prefix);
     group->setBackend(info->device_type, type, backend);
     group->setDefaultBackend(type);
     memory = dynamic_cast<BucketMemorySource*>(backend.get());
+    return backend;
   };
   try {
-    // CPU tensors (counters, flags) always travel by shm or gloo, CUDA tensors by nccl.
+    // CPU tensors (counters, flags) always travel by shm, mpi or gloo, CUDA tensors by nccl or mpi.
     if (name == "shm") {
       try {
         attach("shm", BackendType::CUSTOM);
@@ -319,7 +327,12 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
         name = "gloo";
       }
     }
-    if (name != "shm") attach("gloo", BackendType::GLOO);
+    if (name == "mpi") {
+      const auto backend = attach("mpi", BackendType::MPI);
+      if (options.device.is_cuda()) group->setBackend(c10::DeviceType::CUDA, BackendType::MPI, backend);
+    } else if (name != "shm") {
+      attach("gloo", BackendType::GLOO);
+    }
     if (name == "nccl") attach("nccl", BackendType::NCCL);
   } catch (const Error&) {
     throw;

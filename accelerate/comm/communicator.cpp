@@ -110,6 +110,7 @@ std::shared_ptr<Communicator> make_communicator(const Topology& topology, const 
       .one_machine = topology.local_world_size == topology.world_size,
       .master_addr = topology.master_addr,
       .device_index = options.device.has_index() ? options.device.index() : 0,
+      .whole_job = true,
       .job_id = topology.job_id.empty() ? "group" : topology.job_id};
   return detail::make_c10d_communicator(Store(store), request, options, logger);
 }

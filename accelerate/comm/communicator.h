@@ -21,9 +21,10 @@ enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 
 /// How the ranks of one group talk to one another.
 struct CommunicatorOptions {
-  /// "gloo" (CPU tensors, any machines), "shm" (CPU tensors through shared memory, one machine), "nccl" (CUDA
-  /// variant only), or "auto": nccl for CUDA devices, else shm where all ranks are on one machine and can
-  /// share memory, else gloo.
+  /// "gloo" (CPU tensors, any machines), "shm" (CPU tensors through shared memory, one machine), "mpi" (CPU
+  /// tensors over Open MPI, for processes that mpirun started; CUDA tensors where Open MPI was built for them;
+  /// builds with ACCELERATE_MPI only), "nccl" (CUDA variant only), or "auto": nccl for CUDA devices, else shm
+  /// where all ranks are on one machine and can share memory, else gloo.
   std::string backend = "auto";
   /// The longest that a collective, and the start of the group, waits for the other ranks. HF's default for
   /// Gloo.
@@ -51,7 +52,7 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "gloo", "shm", "nccl", or "none" for a group of one.
+  /// "gloo", "shm", "mpi", "nccl", or "none" for a group of one.
   virtual std::string backend_name() const = 0;
 
   /// Collective. Reduces `tensor` in place over all ranks. kMean wants a floating dtype.
