@@ -182,6 +182,7 @@ MpiBackend::Work MpiBackend::reduce(Tensors& tensors, const c10d::ReduceOptions&
 
 MpiBackend::Work MpiBackend::exchange(OpType type, const char* name, Tensors outputs, std::vector<Part> from,
                                       std::vector<Part> to, std::chrono::milliseconds wanted, Finish finish) {
+  for (const Part& part : from) settle({part.tensor});
   return run(
       type, name, std::move(outputs), wanted,
       [from = std::move(from), to = std::move(to)](mpi::Calls& calls) {
@@ -434,7 +435,6 @@ MpiBackend::Work MpiBackend::message(Tensors& tensors, int peer, int tag, bool i
   const char* const name = is_send ? "send" : "recv";
   check(tensors.size() == 1 && is_usable(tensors[0]) && peer < size_ && peer != rank_ && (any || peer >= 0),
         name, "one dense CPU tensor and the number of another rank");
-  check(tag >= 0 && tag <= mpi::kLargestTag, name, concat("a tag from 0 to ", mpi::kLargestTag));
   const Below below;
   settle(tensors);
   ++sequence_;

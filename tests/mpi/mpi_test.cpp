@@ -185,6 +185,15 @@ TEST_CASE("a rank of mpi that is late or stopped is named when the timeout passe
   }
 }
 
+TEST_CASE("training over mpi ends when a rank is late in a backward pass") {
+  MpiRun run(2, {"train", "mpi", "1"});
+  CHECK(run.finish() == static_cast<int>(ExitCode::kCommError));
+  INFO(run.all());
+  CHECK(run.since_start() < std::chrono::seconds(25));
+  CHECK(run.all().find("failed on mpi: rank 1 was not heard from") != std::string::npos);
+  CHECK(run.all().find("did not end within 1.5 s") != std::string::npos);
+}
+
 TEST_CASE("a rank of mpi that is killed, that throws or that leaves ends the job") {
   struct Deed {
     const char* name;

@@ -27,7 +27,7 @@ mark_as_advanced(OPENMPI_COMPILER OPENMPI_INCLUDE_DIR OPENMPI_LIBRARY)
 
 # mpi.h of another MPI has no such lines, and no version is found.
 unset(OpenMpi_VERSION)
-if(OPENMPI_INCLUDE_DIR)
+if(OPENMPI_INCLUDE_DIR AND EXISTS "${OPENMPI_INCLUDE_DIR}/mpi.h")
   file(STRINGS "${OPENMPI_INCLUDE_DIR}/mpi.h" _openmpi_lines REGEX "^#define OMPI_(MAJOR|MINOR|RELEASE)_VERSION +[0-9]+")
   if(_openmpi_lines MATCHES "MAJOR_VERSION +([0-9]+).*MINOR_VERSION +([0-9]+).*RELEASE_VERSION +([0-9]+)")
     set(OpenMpi_VERSION "${CMAKE_MATCH_1}.${CMAKE_MATCH_2}.${CMAKE_MATCH_3}")
@@ -53,8 +53,5 @@ if(OpenMpi_FOUND)
     # mpi.h brings the C++ bindings along otherwise.
     target_compile_definitions(open_mpi::mpi INTERFACE OMPI_SKIP_MPICXX)
   endif()
-  if(NOT OpenMpi_FIND_QUIETLY OR NOT _openmpi_said)
-    message(STATUS "MPI: Open MPI ${OpenMpi_VERSION}: ${OPENMPI_LIBRARY}")
-    set(_openmpi_said TRUE)
-  endif()
+  message(STATUS "Open MPI ${OpenMpi_VERSION}: ${OPENMPI_LIBRARY}")
 endif()

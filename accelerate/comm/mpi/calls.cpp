@@ -4,13 +4,11 @@
 
 #include "accelerate/comm/mpi/handles_internal.h"
 #include "accelerate/comm/shm/peers.h"
+#include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate::mpi {
 namespace {
-
-// MPI promises no larger tags than 32767; Open MPI has all that are positive.
-constexpr int kPartTag = kLargestTag + 1;
 
 constexpr auto kElements = static_cast<size_t>(Element::kBool) + 1;
 constexpr auto kReductions = static_cast<size_t>(Reduction::kXor) + 1;
@@ -203,6 +201,14 @@ void send_to(Posted& posted, const void* data, size_t bytes, int peer, int tag) 
         "MPI_Isend");
 }
 
+void check_tag(int tag, const Posted& posted) {
+  if (tag >= 0 && tag < posted.comm->part_tag) return;
+  throw ConfigError({.what = "a message over MPI",
+                     .expected = concat("a tag from 0 to ", posted.comm->part_tag - 1),
+                     .got = std::to_string(tag),
+                     .rank = posted.comm->rank});
+}
+
 }  // namespace
 
 void check(int result, const char* call) {
@@ -294,19 +300,21 @@ void Calls::barrier() {
 }
 
 void Calls::send(const void* data, size_t bytes, int peer, int tag) {
+  check_tag(tag, posted_);
   send_to(posted_, data, bytes, peer, tag);
 }
 
 void Calls::receive(void* data, size_t bytes, int peer_or_any, int tag) {
+  check_tag(tag, posted_);
   receive_from(posted_, data, bytes, peer_or_any == kAnySource ? MPI_ANY_SOURCE : peer_or_any, tag);
 }
 
 void Calls::send_part(const void* data, size_t bytes, int peer) {
-  if (bytes > 0) send_to(posted_, data, bytes, peer, kPartTag);
+  if (bytes > 0) send_to(posted_, data, bytes, peer, posted_.comm->part_tag);
 }
 
 void Calls::receive_part(void* data, size_t bytes, int peer) {
-  if (bytes > 0) receive_from(posted_, data, bytes, peer, kPartTag);
+  if (bytes > 0) receive_from(posted_, data, bytes, peer, posted_.comm->part_tag);
 }
 
 }  // namespace accelerate::mpi

@@ -128,6 +128,7 @@ void Engine::post(std::function<void()> task) {
 
 void Engine::call(const std::function<void()>& task, const Deadline& deadline, const std::string& what) {
   if (on_thread()) return task();
+  if (gone_) throw shm::PeerError({.what = concat(what, ": this process has left MPI")});
   const auto result = std::make_shared<std::promise<void>>();
   auto future = result->get_future();
   post([task, result] {
@@ -202,6 +203,10 @@ void Engine::open(Comm& comm, const std::vector<int>& world_ranks) {
         "MPI_Group_incl");
   check(MPI_Comm_create_group(MPI_COMM_WORLD, members, kCreateTag, &comm.handle), "MPI_Comm_create_group");
   MPI_Comm_set_errhandler(comm.handle, MPI_ERRORS_RETURN);
+  int* largest_tag = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest_tag, &found);
+  if (found != 0) comm.part_tag = *largest_tag;
   MPI_Group_free(&members);
   MPI_Group_free(&world);
   ++groups_;
@@ -320,18 +325,17 @@ microseconds Engine::pause() const {
   return quiet < std::chrono::seconds(1) ? microseconds(100) : microseconds(1000);
 }
 
-bool Engine::take_tasks(bool moved, std::deque<std::function<void()>>& tasks) {
+std::deque<std::function<void()>> Engine::take_tasks(bool moved) {
   const microseconds nap = moved ? microseconds(0) : pause();
   if (nap.count() == 0) ::sched_yield();
   std::unique_lock lock(mutex_);
   const auto is_asked = [this] { return !tasks_.empty(); };
-  if (!initialized_ && active_.empty()) {
+  if (!initialized_) {
     cv_.wait(lock, is_asked);
   } else if (nap.count() > 0) {
     cv_.wait_for(lock, nap, is_asked);
   }
-  tasks.swap(tasks_);
-  return !tasks.empty();
+  return std::exchange(tasks_, {});
 }
 
 void Engine::loop() {
@@ -339,12 +343,11 @@ void Engine::loop() {
   ::pthread_setname_np(::pthread_self(), "accelerate-mpi");
   ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps of microseconds shall not take 50
   for (bool moved = false; !stop_;) {
-    std::deque<std::function<void()>> tasks;
-    take_tasks(moved, tasks);
-    for (const auto& task : tasks) task();
+    for (const auto& task : take_tasks(moved)) task();
     moved = poll();
     finalize_if_left();
   }
+  gone_ = true;
   ended_.set_value();
 }
 
@@ -416,24 +419,33 @@ Group::~Group() {
   }
 }
 
+void Engine::request(Operation operation) {
+  const auto shared = std::make_shared<Operation>(std::move(operation));
+  if (gone_) {
+    shared->done(std::make_exception_ptr(
+                     shm::PeerError({.what = concat(shared->name, ": this process has left MPI")})),
+                 -1);
+    return;
+  }
+  post([this, shared] { begin(shared); });
+}
+
 void Group::run(std::string name, milliseconds timeout, std::function<void(Calls&)> calls, Done done) {
-  auto operation = std::make_shared<Operation>(Operation{.name = std::move(name),
-                                                         .deadline = Deadline::after(timeout),
-                                                         .comm = comm_,
-                                                         .calls = std::move(calls),
-                                                         .done = std::move(done)});
-  Engine::get().post([operation] { Engine::get().begin(operation); });
+  Engine::get().request({.name = std::move(name),
+                         .deadline = Deadline::after(timeout),
+                         .comm = comm_,
+                         .calls = std::move(calls),
+                         .done = std::move(done)});
 }
 
 void Group::run_message(std::string name, milliseconds timeout, std::function<void(Calls&)> calls,
                         Done done) {
-  auto operation = std::make_shared<Operation>(Operation{.name = std::move(name),
-                                                         .deadline = Deadline::after(timeout),
-                                                         .comm = comm_,
-                                                         .calls = std::move(calls),
-                                                         .done = std::move(done),
-                                                         .is_message = true});
-  Engine::get().post([operation] { Engine::get().begin(operation); });
+  Engine::get().request({.name = std::move(name),
+                         .deadline = Deadline::after(timeout),
+                         .comm = comm_,
+                         .calls = std::move(calls),
+                         .done = std::move(done),
+                         .is_message = true});
 }
 
 }  // namespace accelerate::mpi

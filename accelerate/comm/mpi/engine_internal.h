@@ -37,7 +37,9 @@ class Engine {
   Place start(const Deadline& deadline);
   /// Runs `task` on the progress thread.
   void post(std::function<void()> task);
-  /// The same, and waits for it. `what` is for the error.
+  /// Begins an operation there.
+  void request(Operation operation);
+  /// As post(), and waits for the task. `what` is for the error.
   void call(const std::function<void()>& task, const Deadline& deadline, const std::string& what);
 
   // On the progress thread.
@@ -63,7 +65,7 @@ class Engine {
   void release(Comm& comm);
   void leave(int exit_status);
   void finalize_if_left();
-  bool take_tasks(bool moved, std::deque<std::function<void()>>& tasks);
+  std::deque<std::function<void()>> take_tasks(bool moved);
   std::chrono::microseconds pause() const;
   static void at_exit(int exit_status, void*);
 
@@ -73,6 +75,7 @@ class Engine {
   bool has_thread_ = false;
   std::atomic<std::thread::id> thread_id_;
   std::promise<void> ended_;
+  std::atomic<bool> gone_ = false;       ///< the thread has ended, since the process does
   std::atomic<int64_t> longest_ms_ = 0;  ///< the longest deadline that a group was made with
   std::atomic<bool> clean_ = true;       ///< no collective has failed
 

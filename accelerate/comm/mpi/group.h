@@ -73,7 +73,7 @@ class Calls {
   void all_gather(const void* from, void* to, size_t bytes);
   void barrier();
 
-  /// Messages of users, whose tags are 0 or larger. Empty ones are sent too.
+  /// Messages of users, with tags from 0 to what this MPI has. Empty ones are sent too.
   void send(const void* data, size_t bytes, int peer, int tag);
   void receive(void* data, size_t bytes, int peer_or_any, int tag);
   /// Parts of collectives between two ranks, which users' messages do not disturb. None for 0 bytes.
@@ -83,9 +83,6 @@ class Calls {
  private:
   Posted& posted_;
 };
-
-/// The largest tag of a user's message.
-inline constexpr int kLargestTag = 0x7ffffffe;
 
 struct GroupOptions {
   /// The members, as numbered in MPI_COMM_WORLD, in rank order.

@@ -21,7 +21,8 @@ struct Comm {
   int rank = 0;
   int size = 1;
   size_t largest_count = 0;
-  std::string broken;  ///< why nothing can be done with it any more
+  int part_tag = 32767;  ///< the largest tag that this MPI has; users' are below it
+  std::string broken;    ///< why nothing can be done with it any more
 };
 
 /// A call that MPI has not answered yet.
