@@ -190,8 +190,7 @@ void Engine::initialize() {
     }
   }
   initialized_ = true;
-  // glibc's atexit that is told the exit status. Runs before the handlers that MPI's libraries do not have
-  // yet.
+  // glibc's atexit that is told the exit status.
   ::on_exit(at_exit, nullptr);
 }
 
