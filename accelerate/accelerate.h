@@ -16,7 +16,7 @@
 #include "accelerate/optim/local_sgd.h"
 #include "accelerate/optim/lr_schedules.h"
 #include "accelerate/seed.h"
+#include "accelerate/strategy/sync_batchnorm.h"
 #include "accelerate/tracking/memory_usage.h"
 #include "accelerate/tracking/profiler.h"
 #include "accelerate/tracking/throughput.h"
-#include "accelerate/strategy/sync_batchnorm.h"

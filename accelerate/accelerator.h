@@ -63,7 +63,7 @@ struct AcceleratorOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   /// Waits in a collective that take longer are told about, see CommunicatorOptions::watchdog_notice.
   std::chrono::milliseconds watchdog_notice = std::chrono::seconds(60);
-  /// "auto", "shm", "hierarchical", "gloo" or "nccl"; see CommunicatorOptions.
+  /// "auto", "shm", "hierarchical", "gloo", "mpi" or "nccl"; see CommunicatorOptions.
   std::string backend = "auto";
   /// How NCCL runs.
   NcclOptions nccl = {};
@@ -352,8 +352,8 @@ class Accelerator {
     if (is_local_main_process()) print_line(concat(args...));
   }
 
-  /// Local. Records what this rank does and how long it takes, from here to the end of the scope or stop(); see
-  /// Profiler. HF's name and options.
+  /// Local. Records what this rank does and how long it takes, from here to the end of the scope or stop();
+  /// see Profiler. HF's name and options.
   /// @throws as Profiler's constructor.
   [[nodiscard]] Profiler profile(ProfileOptions options = {}) const {
     return Profiler(context(), std::move(options));

@@ -10,6 +10,9 @@ const std::vector<BackendInfo>& backends() {
       {"gloo", c10::DeviceType::CPU, make_gloo_backend},
       {"shm", c10::DeviceType::CPU, make_shm_backend},
       {"hierarchical", c10::DeviceType::CPU, make_hierarchical_backend},
+#ifdef ACCELERATE_WITH_MPI
+      {"mpi", c10::DeviceType::CPU, make_mpi_backend},
+#endif
 #ifdef ACCELERATE_WITH_CUDA
       {"nccl", c10::DeviceType::CUDA, make_nccl_backend},
 #endif

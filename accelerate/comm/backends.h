@@ -34,6 +34,8 @@ struct BackendRequest {
   int local_size = 1;
   int device_index = 0;
   NcclOptions nccl = {};
+  bool cuda = false;             ///< tensors of CUDA devices are to travel too
+  bool whole_job = false;        ///< rank and size are those of the job
   std::string job_id = "group";  ///< part of the names of shared memory
 };
 
@@ -59,6 +61,7 @@ const BackendInfo* find_backend(const std::string& name);
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request);
 c10::intrusive_ptr<c10d::Backend> make_shm_backend(const BackendRequest& request);
 c10::intrusive_ptr<c10d::Backend> make_hierarchical_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_mpi_backend(const BackendRequest& request);   // builds with MPI only
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendRequest& request);  // CUDA variant only
 
 }  // namespace accelerate::detail

@@ -361,6 +361,13 @@ void wait_for_ranks(Store& store, const BackendRequest& request, const Communica
   }
 }
 
+std::string missing_hint(const std::string& name) {
+  if (name == "nccl") return "NCCL needs the CUDA variant: configure with -DACCELERATE_CUDA=ON.";
+  if (name != "mpi") return {};
+  return "MPI needs a build with Open MPI: apt-get install libopenmpi-dev openmpi-bin, and configure with "
+         "-DACCELERATE_MPI=ON.";
+}
+
 std::string choose_backend(const CommunicatorOptions& options, const BackendRequest& request) {
   std::string name = options.backend;
   const int rank = request.rank;
@@ -383,12 +390,11 @@ std::string choose_backend(const CommunicatorOptions& options, const BackendRequ
   if (find_backend(name) == nullptr) {
     std::vector<std::string> names;
     for (const BackendInfo& info : backends()) names.push_back(info.name);
-    throw ConfigError(
-        {.what = "communication back end",
-         .expected = concat("one of ", join(names, ", "), " (what this build has)"),
-         .got = concat("'", name, "'"),
-         .hint = name == "nccl" ? "NCCL needs the CUDA variant: configure with -DACCELERATE_CUDA=ON." : "",
-         .rank = rank});
+    throw ConfigError({.what = "communication back end",
+                       .expected = concat("one of ", join(names, ", "), " (what this build has)"),
+                       .got = concat("'", name, "'"),
+                       .hint = missing_hint(name),
+                       .rank = rank});
   }
   return name;
 }
@@ -408,6 +414,7 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
     BackendRequest with_prefix = request;
     with_prefix.nccl = options.nccl;
     with_prefix.store = c10::make_intrusive<c10d::PrefixStore>(backend_name, request.store);
+    with_prefix.cuda = options.device.is_cuda();
     const BackendInfo* info = find_backend(backend_name);
     const auto backend = info->make(with_prefix);
     group->setBackend(info->device_type, type, watch_operations(backend, log));
@@ -416,7 +423,7 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
     if (info->device_type == at::kCPU) for_cpu = backend;
   };
   try {
-    // CPU tensors (counters, flags) always travel by shm or gloo, CUDA tensors by nccl.
+    // CPU tensors (counters, flags) always travel by shm, mpi or gloo, CUDA tensors by nccl or mpi.
     if (name == "shm" || name == "hierarchical") {
       try {
         attach(name, BackendType::CUSTOM);
@@ -429,8 +436,15 @@ std::shared_ptr<Communicator> make_c10d_communicator(Store store, const BackendR
       }
     }
     if (name == "gloo" || name == "nccl") attach("gloo", BackendType::GLOO);
+    if (name == "mpi") {
+      attach("mpi", BackendType::MPI);
+      if (options.device.is_cuda()) {
+        group->setBackend(c10::DeviceType::CUDA, BackendType::MPI, watch_operations(for_cpu, log));
+      }
+    }
     if (name == "nccl") attach("nccl", BackendType::NCCL);
-    if (name != "nccl" && !options.device.is_cpu()) {
+    const bool direct = name == "nccl" || (name == "mpi" && options.device.is_cuda());
+    if (!direct && !options.device.is_cpu()) {
       // The type only has to be another one than that of the back end for the CPU.
       group->setBackend(options.device.type(), BackendType::XCCL,
                         watch_operations(stage_through_cpu(for_cpu), log));

@@ -80,6 +80,28 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Topology& topology, const C
   return store;
 }
 
+// `whole_job`: the ranks are all those of the job that the process was started in.
+std::shared_ptr<Communicator> make_group(Store store, const Topology& topology, bool whole_job,
+                                         const CommunicatorOptions& options, Logger& logger) {
+  if (topology.world_size == 1) return detail::make_single_communicator(options.timeout);
+  const detail::BackendRequest request{
+      .store = store.c10d_store(),
+      .rank = topology.rank,
+      .size = topology.world_size,
+      .timeout = options.timeout,
+      .loopback = topology.num_nodes == 1,
+      .one_machine = topology.local_world_size == topology.world_size,
+      .master_addr = topology.master_addr,
+      .node_rank = topology.node_rank,
+      .num_nodes = topology.num_nodes,
+      .local_rank = topology.local_rank,
+      .local_size = topology.local_world_size,
+      .device_index = options.device.has_index() ? options.device.index() : 0,
+      .whole_job = whole_job,
+      .job_id = topology.job_id.empty() ? "group" : topology.job_id};
+  return detail::make_c10d_communicator(std::move(store), request, options, logger);
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> make_communicator(const Topology& topology, const CommunicatorOptions& options,
@@ -106,35 +128,18 @@ std::shared_ptr<Communicator> make_communicator(const Topology& topology, const 
 
 std::shared_ptr<Communicator> make_communicator(Store store, const Topology& topology,
                                                 const CommunicatorOptions& options, Logger& logger) {
-  if (topology.world_size == 1) return detail::make_single_communicator(options.timeout);
-  const detail::BackendRequest request{
-      .store = store.c10d_store(),
-      .rank = topology.rank,
-      .size = topology.world_size,
-      .timeout = options.timeout,
-      .loopback = topology.num_nodes == 1,
-      .one_machine = topology.local_world_size == topology.world_size,
-      .master_addr = topology.master_addr,
-      .node_rank = topology.node_rank,
-      .num_nodes = topology.num_nodes,
-      .local_rank = topology.local_rank,
-      .local_size = topology.local_world_size,
-      .device_index = options.device.has_index() ? options.device.index() : 0,
-      .job_id = topology.job_id.empty() ? "group" : topology.job_id};
-  return detail::make_c10d_communicator(std::move(store), request, options, logger);
+  return make_group(std::move(store), topology, /*whole_job=*/true, options, logger);
 }
 
 std::shared_ptr<Communicator> make_communicator(Store store, int rank, int size, bool loopback,
                                                 const CommunicatorOptions& options, Logger& logger) {
-  const int machines = loopback ? 1 : size;
-  return make_communicator(std::move(store),
-                           Topology{.rank = rank,
-                                    .world_size = size,
-                                    .local_rank = loopback ? rank : 0,
-                                    .local_world_size = loopback ? size : 1,
-                                    .node_rank = loopback ? 0 : rank,
-                                    .num_nodes = machines},
-                           options, logger);
+  const Topology topology{.rank = rank,
+                          .world_size = size,
+                          .local_rank = loopback ? rank : 0,
+                          .local_world_size = loopback ? size : 1,
+                          .node_rank = loopback ? 0 : rank,
+                          .num_nodes = loopback ? 1 : size};
+  return make_group(std::move(store), topology, /*whole_job=*/false, options, logger);
 }
 
 Store make_in_memory_store() {

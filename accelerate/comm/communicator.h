@@ -36,8 +36,10 @@ struct NcclOptions {
 struct CommunicatorOptions {
   /// "gloo" (CPU tensors, any machines), "shm" (CPU tensors through shared memory, one machine),
   /// "hierarchical" (CPU tensors of several machines with equally many ranks, numbered machine by machine:
-  /// shared memory within each, gloo between them), "nccl" (CUDA variant only), or "auto": nccl for CUDA
-  /// devices, else the first of shm, hierarchical and gloo that serves.
+  /// shared memory within each, gloo between them), "mpi" (CPU tensors over Open MPI, for processes that
+  /// mpirun started; CUDA tensors where Open MPI was built for them; builds with ACCELERATE_MPI only), "nccl"
+  /// (CUDA variant only), or "auto": nccl for CUDA devices, else the first of shm, hierarchical and gloo that
+  /// serves.
   std::string backend = "auto";
   /// The longest that a collective, and the start of the group, waits for the other ranks. HF's default for
   /// Gloo.
@@ -71,7 +73,7 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "gloo", "shm", "hierarchical", "nccl", or "none" for a group of one.
+  /// "gloo", "shm", "hierarchical", "mpi", "nccl", or "none" for a group of one.
   virtual std::string backend_name() const = 0;
 
   /// Collective. Reduces `tensor` in place over all ranks. kMean wants a floating dtype.

@@ -3,7 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "accelerate/comm/shm_work_internal.h"
+#include "accelerate/comm/plain_tensors_internal.h"
+#include "accelerate/comm/tensor_work_internal.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate::detail {
@@ -49,14 +50,6 @@ c10d::ReduceOp for_gloo(const c10d::ReduceOp& op, const at::Tensor& tensor) {
     default:
       return op;
   }
-}
-
-std::vector<at::Tensor> parts_of(const at::Tensor& whole, int count) {
-  const int64_t each = whole.numel() / count;
-  const at::Tensor flat = whole.view({-1});
-  std::vector<at::Tensor> out;
-  for (int part = 0; part < count; ++part) out.push_back(flat.narrow(0, part * each, each));
-  return out;
 }
 
 void check(bool ok, const char* operation, const std::string& expected, int rank) {
@@ -109,7 +102,7 @@ void HierarchicalBackend::run() {
 HierarchicalBackend::Work HierarchicalBackend::begin(OpType type, Tensors outputs,
                                                      std::function<void()> action) {
   ++sequence_;
-  auto work = c10::make_intrusive<ShmWork>(rank_, type, std::move(outputs));
+  auto work = c10::make_intrusive<TensorWork>(rank_, type, std::move(outputs));
   const std::lock_guard lock(mutex_);
   queue_.emplace_back([work, action = std::move(action)] {
     std::exception_ptr error;

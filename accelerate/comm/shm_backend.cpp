@@ -1,170 +1,18 @@
 #include "accelerate/comm/shm_backend_internal.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 
+#include "accelerate/comm/plain_tensors_internal.h"
 #include "accelerate/comm/shm_bucket_memory.h"
-#include "accelerate/comm/shm_work_internal.h"
+#include "accelerate/comm/tensor_work_internal.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate::detail {
 namespace {
 
 using c10d::OpType;
-using shm::Element;
-using shm::Reduction;
 
-Element element_of(const at::Tensor& tensor, int rank) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return Element::kFloat;
-    case at::kDouble:
-      return Element::kDouble;
-    case at::kHalf:
-      return Element::kHalf;
-    case at::kBFloat16:
-      return Element::kBFloat16;
-    case at::kChar:
-      return Element::kInt8;
-    case at::kByte:
-      return Element::kUint8;
-    case at::kShort:
-      return Element::kInt16;
-    case at::kInt:
-      return Element::kInt32;
-    case at::kLong:
-      return Element::kInt64;
-    case at::kBool:
-      return Element::kBool;
-    default:
-      throw ConfigError({.what = "a reduction over shared memory",
-                         .expected = "a tensor of floating, integer or bool dtype",
-                         .got = c10::toString(tensor.scalar_type()),
-                         .rank = rank});
-  }
-}
-
-Reduction reduction_of(const c10d::ReduceOp& op, int rank) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return Reduction::kSum;
-    case c10d::ReduceOp::AVG:
-      return Reduction::kAverage;
-    case c10d::ReduceOp::PRODUCT:
-      return Reduction::kProduct;
-    case c10d::ReduceOp::MIN:
-      return Reduction::kMin;
-    case c10d::ReduceOp::MAX:
-      return Reduction::kMax;
-    case c10d::ReduceOp::BAND:
-      return Reduction::kAnd;
-    case c10d::ReduceOp::BOR:
-      return Reduction::kOr;
-    case c10d::ReduceOp::BXOR:
-      return Reduction::kXor;
-    default:
-      throw ConfigError({.what = "a reduction over shared memory",
-                         .expected = "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR",
-                         .got = concat("number ", static_cast<int>(op.op_), " of c10d's ReduceOp"),
-                         .rank = rank});
-  }
-}
-
-// Collectives move memory and leave no trace in autograd, whatever the tensors are part of.
-using Below = at::AutoDispatchBelowADInplaceOrView;
-
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
-
-at::Tensor plain_like(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
-}
-
-/// A tensor that is read, as contiguous memory.
-class Input {
- public:
-  explicit Input(const at::Tensor& tensor) : plain_(tensor) {
-    if (!is_plain(tensor)) plain_ = plain_like(tensor).copy_(tensor);
-  }
-  const void* data() const { return plain_.const_data_ptr(); }
-  const at::Tensor& tensor() const { return plain_; }
-  size_t bytes() const { return plain_.nbytes(); }
-
- private:
-  at::Tensor plain_;
-};
-
-/// A tensor that is written, as contiguous memory; save() brings what was written to where it belongs.
-class Output {
- public:
-  explicit Output(const at::Tensor& tensor, bool read_too = false) : tensor_(tensor), plain_(tensor) {
-    if (is_plain(tensor)) return;
-    plain_ = plain_like(tensor);
-    if (read_too) plain_.copy_(tensor);
-  }
-  void* data() const { return plain_.mutable_data_ptr(); }
-  const at::Tensor& tensor() const { return plain_; }
-  size_t bytes() const { return plain_.nbytes(); }
-  void save() const {
-    if (!plain_.is_same(tensor_)) tensor_.copy_(plain_);
-  }
-
- private:
-  at::Tensor tensor_;
-  at::Tensor plain_;
-};
-
-std::vector<Input> inputs_of(const std::vector<at::Tensor>& tensors) {
-  return {tensors.begin(), tensors.end()};
-}
-
-std::vector<Output> outputs_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<Output> out;
-  for (const at::Tensor& tensor : tensors) out.emplace_back(tensor);
-  return out;
-}
-
-std::vector<const void*> pointers(const std::vector<Input>& inputs) {
-  std::vector<const void*> out;
-  for (const Input& input : inputs) out.push_back(input.data());
-  return out;
-}
-
-std::vector<void*> pointers(const std::vector<Output>& outputs) {
-  std::vector<void*> out;
-  for (const Output& output : outputs) out.push_back(output.data());
-  return out;
-}
-
-void save(const std::vector<Output>& outputs) {
-  for (const Output& output : outputs) output.save();
-}
-
-bool is_dense_cpu(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided;
-}
-
-bool all_like(const std::vector<at::Tensor>& tensors, const at::Tensor& model) {
-  return is_dense_cpu(model) && std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-           return is_dense_cpu(tensor) && tensor.scalar_type() == model.scalar_type() &&
-                  tensor.numel() == model.numel();
-         });
-}
-
-// Equal parts of a contiguous tensor's memory.
-std::vector<at::Tensor> parts_of(const at::Tensor& whole, int count) {
-  const int64_t each = whole.numel() / count;
-  const at::Tensor flat = whole.view({-1});
-  std::vector<at::Tensor> out;
-  for (int part = 0; part < count; ++part) out.push_back(flat.narrow(0, part * each, each));
-  return out;
-}
-
-// Sums of complex numbers are those of their parts.
-at::Tensor as_numbers(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  return tensor.is_complex() && c10d::isComplexViewAsRealAllowed(op) ? at::view_as_real(tensor) : tensor;
-}
+constexpr const char* kOver = "shared memory";
 
 }  // namespace
 
@@ -192,7 +40,7 @@ void ShmBackend::check(bool ok, const char* operation, const std::string& expect
 
 ShmBackend::Work ShmBackend::done(OpType type, Tensors outputs) {
   ++sequence_;
-  return ShmWork::done(rank_, type, std::move(outputs));
+  return TensorWork::done(rank_, type, std::move(outputs));
 }
 
 c10d::Backend& ShmBackend::gloo() {
@@ -204,7 +52,8 @@ void ShmBackend::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op, std::c
   check(is_dense_cpu(tensor), "all_reduce", "a dense CPU tensor");
   const Output output(as_numbers(tensor, op), /*read_too=*/true);
   group_->all_reduce(output.data(), static_cast<size_t>(output.tensor().numel()),
-                     element_of(output.tensor(), rank_), reduction_of(op, rank_), timeout(wanted));
+                     element_of(output.tensor(), kOver, rank_), reduction_of(op, kOver, rank_),
+                     timeout(wanted));
   output.save();
 }
 
@@ -262,7 +111,7 @@ ShmBackend::Work ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptions&
   const Below below;
   const Output output(as_numbers(tensors[0], options.reduceOp), /*read_too=*/true);
   group_->reduce(output.data(), static_cast<size_t>(output.tensor().numel()),
-                 element_of(output.tensor(), rank_), reduction_of(options.reduceOp, rank_),
+                 element_of(output.tensor(), kOver, rank_), reduction_of(options.reduceOp, kOver, rank_),
                  static_cast<int>(options.rootRank), timeout(options.timeout));
   if (options.rootRank == rank_) output.save();
   return done(OpType::REDUCE, tensors);
@@ -367,7 +216,8 @@ void ShmBackend::reduce_scatter_one(at::Tensor& output, const Tensors& inputs, c
   for (const at::Tensor& input : inputs) numbers.push_back(as_numbers(input, op));
   const std::vector<Input> from = inputs_of(numbers);
   group_->reduce_scatter(to.data(), pointers(from), static_cast<size_t>(to.tensor().numel()),
-                         element_of(to.tensor(), rank_), reduction_of(op, rank_), timeout(wanted));
+                         element_of(to.tensor(), kOver, rank_), reduction_of(op, kOver, rank_),
+                         timeout(wanted));
   to.save();
 }
 
@@ -476,7 +326,7 @@ ShmBackend::Work ShmBackend::send(Tensors& tensors, int destination, int tag) {
         "send", "one dense CPU tensor and the number of another rank");
   const std::lock_guard lock(mutex_);
   const Below below;
-  auto work = c10::make_intrusive<ShmWork>(rank_, OpType::SEND, Tensors());
+  auto work = c10::make_intrusive<TensorWork>(rank_, OpType::SEND, Tensors());
   const auto from = std::make_shared<Input>(tensors[0]);
   mailbox().send(from->data(), from->bytes(), destination, tag, timeout_,
                  [work, from](const std::exception_ptr& error, int) { work->complete(error); });
@@ -488,7 +338,8 @@ ShmBackend::Work ShmBackend::receive(Tensors& tensors, int source, int tag) {
         "recv", "one dense CPU tensor and the number of another rank");
   const std::lock_guard lock(mutex_);
   const Below below;
-  auto work = c10::make_intrusive<ShmWork>(rank_, source < 0 ? OpType::RECVANYSOURCE : OpType::RECV, tensors);
+  auto work =
+      c10::make_intrusive<TensorWork>(rank_, source < 0 ? OpType::RECVANYSOURCE : OpType::RECV, tensors);
   const auto to = std::make_shared<Output>(tensors[0]);
   mailbox().receive(to->data(), to->bytes(), source < 0 ? shm::Mailbox::kAnySource : source, tag, timeout_,
                     [work, to](const std::exception_ptr& error, int from) {

@@ -4,7 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "accelerate/comm/shm_work_internal.h"
+#include "accelerate/comm/tensor_work_internal.h"
 
 namespace accelerate::detail {
 namespace {
@@ -116,7 +116,7 @@ class StagedBackend final : public c10d::Backend {
   Work send(Tensors& tensors, int destination, int tag) override {
     Tensors staged = to_cpu(tensors);
     inner_->send(staged, destination, tag)->wait();
-    return ShmWork::done(rank_, c10d::OpType::SEND, tensors);
+    return TensorWork::done(rank_, c10d::OpType::SEND, tensors);
   }
   Work recv(Tensors& tensors, int source, int tag) override {
     return moved(c10d::OpType::RECV, tensors,
@@ -132,7 +132,7 @@ class StagedBackend final : public c10d::Backend {
     Tensors staged = to_cpu(tensors);
     run(staged)->wait();
     bring_back(tensors, staged);
-    return ShmWork::done(rank_, type, tensors);
+    return TensorWork::done(rank_, type, tensors);
   }
 
   // `run` fills outputs.
@@ -145,7 +145,7 @@ class StagedBackend final : public c10d::Backend {
     }
     run(staged)->wait();
     bring_back(outputs, staged);
-    return ShmWork::done(rank_, type, outputs);
+    return TensorWork::done(rank_, type, outputs);
   }
 
   c10::intrusive_ptr<c10d::Backend> inner_;

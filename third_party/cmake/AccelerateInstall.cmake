@@ -3,7 +3,7 @@
 #   accelerate::accelerate  the framework (not with ACCELERATE_CORE_ONLY)
 #   accelerate::accel       the program
 # yaml-cpp, nlohmann-json, CLI11 and gloo's headers are used inside only; those who use the package don't need them,
-# except for yaml-cpp, zlib and Arrow where the libraries are static.
+# except for yaml-cpp, zlib, Open MPI and Arrow where the libraries are static.
 
 include(CMakePackageConfigHelpers)
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/accelerate")
@@ -36,12 +36,16 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/accelerate" DESTINATION "${CMAKE_INSTAL
 set(ACCELERATE_CONFIG_WITH_TORCH FALSE)
 set(ACCELERATE_CONFIG_CUDA OFF)
 set(ACCELERATE_CONFIG_PARQUET OFF)
+set(ACCELERATE_CONFIG_MPI OFF)
 set(ACCELERATE_CONFIG_STATIC FALSE)
 if(TARGET accelerate)
   set(ACCELERATE_CONFIG_WITH_TORCH TRUE)
 endif()
 if(TARGET torch::cuda)
   set(ACCELERATE_CONFIG_CUDA ON)
+endif()
+if(TARGET accelerate AND TARGET open_mpi::mpi)
+  set(ACCELERATE_CONFIG_MPI ON)
 endif()
 if(TARGET arrow::parquet)
   set(ACCELERATE_CONFIG_PARQUET ON)
@@ -59,4 +63,5 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/accelerateConfigVersion.
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/accelerateConfig.cmake" "${PROJECT_BINARY_DIR}/accelerateConfigVersion.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/FindLibTorch.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindArrowWheel.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/FindOpenMpi.cmake"
         DESTINATION "${_package_dir}")
