@@ -139,7 +139,8 @@ TEST_CASE("operators, their counts and flops are those of Python's profiler") {
     CHECK(one.cpu_time_total_ns >= one.self_cpu_time_ns);
   }
   std::map<std::string, std::pair<int64_t, int64_t>> want;
-  for (const json& one : golden("tracking.json").at("operators")) {
+  const json file = golden("tracking.json");
+  for (const json& one : file.at("operators")) {
     want[one.at("name")] = {one.at("count"), one.at("flops")};
   }
   CHECK(want.size() > 40);
@@ -147,7 +148,9 @@ TEST_CASE("operators, their counts and flops are those of Python's profiler") {
 }
 
 TEST_CASE("sums over spans equal Python's key_averages") {
-  for (const json& one : golden("tracking.json").at("span_sums")) {
+  int compared = 0;
+  const json file = golden("tracking.json");
+  for (const json& one : file.at("span_sums")) {
     std::vector<ProfiledSpan> spans;
     for (const json& span : one.at("spans")) {
       spans.push_back({.name = span.at("name"),
@@ -157,6 +160,7 @@ TEST_CASE("sums over spans equal Python's key_averages") {
     }
     const std::vector<OperatorTime> rows = add_up_spans(spans);
     CHECK(rows.size() == one.at("rows").size());
+    ++compared;
     for (const json& want : one.at("rows")) {
       INFO(want);
       const OperatorTime got = row(rows, want.at("name"));
@@ -168,6 +172,7 @@ TEST_CASE("sums over spans equal Python's key_averages") {
       CHECK(rows[i - 1].self_cpu_time_ns >= rows[i].self_cpu_time_ns);
     }
   }
+  CHECK(compared == 5);
   CHECK(add_up_spans({}).empty());
 }
 
@@ -194,7 +199,8 @@ TEST_CASE("schedules are torch's") {
                                                          {"RECORD", ProfilerAction::kRecord},
                                                          {"RECORD_AND_SAVE", ProfilerAction::kRecordAndSave}};
   int compared = 0;
-  for (const json& one : golden("tracking.json").at("schedules")) {
+  const json file = golden("tracking.json");
+  for (const json& one : file.at("schedules")) {
     const ProfileSchedule schedule{.wait = one.at("wait"),
                                    .warmup = one.at("warmup"),
                                    .active = one.at("active"),
@@ -298,14 +304,14 @@ TEST_CASE("every cycle is a trace, and the file is that of the last one") {
                                              },
                                          .output_trace_dir = dir.path()});
     for (int step = 0; step < 6; ++step) {
-      torch::ones({3}).add(step);
+      torch::ones({3}).relu();
       profiler.step();
     }
   }
   REQUIRE(copies.size() == 3);
   for (size_t i = 0; i < 3; ++i) {
     CHECK(TraceFile(copies[i]).has(concat("ProfilerStep#", 2 * i + 1)));
-    CHECK(TraceFile(copies[i]).named("aten::add").size() == 1);
+    CHECK(TraceFile(copies[i]).named("aten::relu").size() == 1);
   }
   CHECK(TraceFile(dir / "profile_0.json").has("ProfilerStep#5"));
   CHECK(files_in(dir.path()).size() == 4);
@@ -521,11 +527,11 @@ TEST_CASE("stacks and modules are those of TorchScript code") {
   auto profiler =
       accelerator.profile({.with_stack = true, .with_modules = true, .output_trace_dir = dir.path()});
   run();
-  torch::ones({3}).mul(2);
+  torch::ones({3}).relu();
   profiler.stop();
   const TraceFile trace(dir / "profile_0.json");
   CHECK_THAT(trace.one("aten::add").at("args").dump(), ContainsSubstring("twice"));
-  CHECK_THAT(trace.one("aten::mul").at("args").dump(), !ContainsSubstring("stack"));
+  CHECK_THAT(trace.one("aten::relu").at("args").dump(), !ContainsSubstring("stack"));
 }
 
 TEST_CASE("each rank writes a file of its own, with its collectives in it") {
@@ -541,8 +547,9 @@ TEST_CASE("each rank writes a file of its own, with its collectives in it") {
       accelerator.gather(torch::ones({3}));
       accelerator.broadcast(torch::ones({3}));
       accelerator.wait_for_everyone();
+      if (mine) profiler->stop();
+      accelerator.wait_for_everyone();  // the other one's turn
       if (!mine) continue;
-      profiler->stop();
       const TraceFile trace(concat(dir.path(), "/profile_", turn, ".json"));
       for (const char* name : {"all_reduce", "all_gather", "broadcast", "barrier"}) {
         require(trace.named(concat("accelerate::", name)).size() == 1, name);
@@ -580,7 +587,7 @@ TEST_CASE("when one rank could not write, finish throws on all") {
 }
 
 TEST_CASE("processes each write their trace, the first one reads all, and nothing is printed meanwhile") {
-  for (const int world : {1, 2, 3}) {
+  for (const int world : {1, 2}) {
     const TempDir dir;
     testing::AccelRun run({"launch", "--cpu", "--num_processes", std::to_string(world),
                            testing::bin("profile_torch"), dir / "traces"},
