@@ -22,9 +22,9 @@ enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 /// How the ranks of one group talk to one another.
 struct CommunicatorOptions {
   /// "gloo" (CPU tensors, any machines), "shm" (CPU tensors through shared memory, one machine), "mpi" (CPU
-  /// tensors over Open MPI, for processes that mpirun started; CUDA tensors where Open MPI was built for them;
-  /// builds with ACCELERATE_MPI only), "nccl" (CUDA variant only), or "auto": nccl for CUDA devices, else shm
-  /// where all ranks are on one machine and can share memory, else gloo.
+  /// tensors over Open MPI, for processes that mpirun started; CUDA tensors where Open MPI was built for
+  /// them; builds with ACCELERATE_MPI only), "nccl" (CUDA variant only), or "auto": nccl for CUDA devices,
+  /// else shm where all ranks are on one machine and can share memory, else gloo.
   std::string backend = "auto";
   /// The longest that a collective, and the start of the group, waits for the other ranks. HF's default for
   /// Gloo.
