@@ -27,7 +27,7 @@ struct BackendRequest {
   std::chrono::milliseconds timeout{};
   bool loopback = true;     ///< all ranks are on this machine
   bool one_machine = true;  ///< and share its memory
-  std::string master_addr;  ///< reached from here; tells which network interface faces the other ranks
+  std::string master_addr = {};  ///< reached from here; tells which network interface faces the other ranks
   int node_rank = 0;        ///< which machine this is, of how many
   int num_nodes = 1;
   int local_rank = 0;  ///< which rank of this machine, of how many

@@ -138,7 +138,8 @@ std::shared_ptr<Communicator> make_communicator(Store store, int rank, int size,
                           .local_rank = loopback ? rank : 0,
                           .local_world_size = loopback ? size : 1,
                           .node_rank = loopback ? 0 : rank,
-                          .num_nodes = loopback ? 1 : size};
+                          .num_nodes = loopback ? 1 : size,
+                          .job_id = {}};
   return make_group(std::move(store), topology, /*whole_job=*/false, options, logger);
 }
 

@@ -126,7 +126,8 @@ void check_name(const char* option, const std::string& value, const std::vector<
 
 CommHookFactory comm_hook_of(
     std::function<at::Tensor(const GradientBucket& bucket, Communicator& communicator)> function) {
-  return [function = std::move(function)] { return std::make_unique<FunctionHook>(function); };
+  return CommHookFactory(
+      [function = std::move(function)] { return std::make_unique<FunctionHook>(function); });
 }
 
 TensorFuture all_reduce_async(Communicator& communicator, const at::Tensor& tensor) {
@@ -158,7 +159,7 @@ namespace detail {
 void check_comm_hook_options(const DdpOptions& options) {
   check_name("comm_hook", options.comm_hook, {"no", "fp16", "bf16", "power_sgd", "batched_power_sgd"});
   check_name("comm_wrapper", options.comm_wrapper, {"no", "fp16", "bf16"});
-  const bool own = options.custom_comm_hook != nullptr;
+  const bool own = static_cast<bool>(options.custom_comm_hook);
   if (own && options.comm_hook != "no") {
     throw ConfigError(
         {.what = concat("custom_comm_hook (DdpOptions) with comm_hook '", options.comm_hook, "'"),

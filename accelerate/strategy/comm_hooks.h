@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "accelerate/comm/communicator.h"
@@ -58,8 +60,22 @@ class CommHook {
   virtual TensorFuture run(const GradientBucket& bucket, Communicator& communicator) = 0;
 };
 
-/// Makes the hook of one prepared model.
-using CommHookFactory = std::function<std::unique_ptr<CommHook>()>;
+/// Makes the hook of one prepared model: any function without arguments that returns a
+/// unique_ptr<CommHook>. Empty by default.
+class CommHookFactory {
+ public:
+  CommHookFactory() = default;
+  CommHookFactory(std::nullptr_t) {}
+  template <class F>
+  requires std::is_invocable_r_v<std::unique_ptr<CommHook>, F&> CommHookFactory(F make)
+      : make_(std::make_shared<std::function<std::unique_ptr<CommHook>()>>(std::move(make))) {}
+
+  explicit operator bool() const { return make_ != nullptr; }
+  std::unique_ptr<CommHook> operator()() const { return (*make_)(); }
+
+ private:
+  std::shared_ptr<const std::function<std::unique_ptr<CommHook>()>> make_;
+};
 
 /// A hook that is one function, done when it returns: takes a bucket, returns its reduced gradients (often
 /// `bucket.buffer` after communicator.all_reduce(buffer, ReduceOp::kMean)). The function is shared by all

@@ -47,7 +47,7 @@ struct DdpOptions {
   PowerSgdOptions comm_state_option = {};
   /// A hook of your own in the place of comm_hook: makes one for each prepared model. comm_hook_of() turns a
   /// function into it.
-  CommHookFactory custom_comm_hook = nullptr;
+  CommHookFactory custom_comm_hook = {};
 
   /// The model's BatchNorm1d, 2d and 3d layers take their statistics over the batches of all ranks, see
   /// convert_sync_batchnorm(). For batches too small for statistics of their own; costs two small exchanges

@@ -101,8 +101,8 @@ std::string format_time(double ns) {
 }
 
 std::string format_signed_bytes(int64_t bytes) {
-  return bytes < 0 ? "-" + format_bytes(static_cast<uint64_t>(-bytes))
-                   : format_bytes(static_cast<uint64_t>(bytes));
+  const auto magnitude = static_cast<uint64_t>(bytes < 0 ? -bytes : bytes);
+  return concat(bytes < 0 ? "-" : "", format_bytes(magnitude));
 }
 
 std::string format_share(int64_t part, int64_t whole) {

@@ -85,7 +85,7 @@ void expect_error(const std::string& part, const std::function<void()>& action) 
 }
 
 // fuzz CASES LARGEST_COUNT
-void fuzz(const Words& words) {
+void fuzz_all(const Words& words) {
   const Job job;
   Pair pair = job.pair(static_cast<size_t>(number(words, 1)));
   std::mt19937_64 random(static_cast<uint64_t>(job.size));
@@ -508,7 +508,7 @@ void ratio(const Words&) {
 int main(int argc, char** argv) {
   const Words words(argv + 1, argv + argc);
   const std::map<std::string, std::function<void(const Words&)>> actions = {
-      {"fuzz", fuzz},         {"special", special},         {"overlap", overlap},
+      {"fuzz", fuzz_all},         {"special", special},         {"overlap", overlap},
       {"messages", messages}, {"groups", groups},           {"train", train},
       {"several", several},   {"own_init", own_init},       {"loop", loop},
       {"ratio", ratio},       {"explicit", explicit_place}, {"wrong_messages", wrong_messages}};
