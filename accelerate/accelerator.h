@@ -345,8 +345,8 @@ class Accelerator {
     if (is_local_main_process()) print_line(concat(args...));
   }
 
-  /// Local. Records what this rank does and how long it takes, from here to the end of the scope or stop(); see
-  /// Profiler. HF's name and options.
+  /// Local. Records what this rank does and how long it takes, from here to the end of the scope or stop();
+  /// see Profiler. HF's name and options.
   /// @throws as Profiler's constructor.
   [[nodiscard]] Profiler profile(ProfileOptions options = {}) const {
     return Profiler(context(), std::move(options));

@@ -155,7 +155,8 @@ std::string repair_line(const std::string& line, const std::string* name) {
   if (end == std::string::npos || end < begin) return line;
   const std::string written = line.substr(begin, end - begin);
   if (name == nullptr && is_plain(written)) return line;
-  return line.substr(0, key) + "\"name\": " + quoted(name == nullptr ? written : *name) + line.substr(end + 1);
+  return line.substr(0, key) + "\"name\": " + quoted(name == nullptr ? written : *name) +
+         line.substr(end + 1);
 }
 
 }  // namespace
