@@ -124,6 +124,11 @@ void check_name(const char* option, const std::string& value, const std::vector<
 
 }  // namespace
 
+CommHookFactory::CommHookFactory() = default;
+CommHookFactory::CommHookFactory(const CommHookFactory&) = default;
+CommHookFactory& CommHookFactory::operator=(const CommHookFactory&) = default;
+CommHookFactory::~CommHookFactory() = default;
+
 CommHookFactory comm_hook_of(
     std::function<at::Tensor(const GradientBucket& bucket, Communicator& communicator)> function) {
   return CommHookFactory(

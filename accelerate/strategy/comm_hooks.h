@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -64,11 +63,15 @@ class CommHook {
 /// unique_ptr<CommHook>. Empty by default.
 class CommHookFactory {
  public:
-  CommHookFactory() = default;
-  CommHookFactory(std::nullptr_t) {}
+  // Not inline: g++ 12 would take a default that it sees the inside of for uninitialized.
+  CommHookFactory();
+  CommHookFactory(const CommHookFactory&);
+  CommHookFactory& operator=(const CommHookFactory&);
+  ~CommHookFactory();
   template <class F>
-  requires std::is_invocable_r_v<std::unique_ptr<CommHook>, F&> CommHookFactory(F make)
-      : make_(std::make_shared<std::function<std::unique_ptr<CommHook>()>>(std::move(make))) {}
+  requires std::is_invocable_r_v<std::unique_ptr<CommHook>, F&> CommHookFactory(F make) : CommHookFactory() {
+    make_ = std::make_shared<std::function<std::unique_ptr<CommHook>()>>(std::move(make));
+  }
 
   explicit operator bool() const { return make_ != nullptr; }
   std::unique_ptr<CommHook> operator()() const { return (*make_)(); }
