@@ -63,7 +63,7 @@ struct Job {
   }
   Pair pair(size_t largest_count = size_t{1} << 30) const {
     return {.tested = mpi({}, largest_count),
-            .gloo = make("gloo", store, rank, size),
+            .gloo = make("gloo", store, rank, size, "fuzz/"),  // the store has a group of that name already
             .rank = rank,
             .size = size,
             .exact_halves = false};
@@ -508,7 +508,7 @@ void ratio(const Words&) {
 int main(int argc, char** argv) {
   const Words words(argv + 1, argv + argc);
   const std::map<std::string, std::function<void(const Words&)>> actions = {
-      {"fuzz", fuzz_all},         {"special", special},         {"overlap", overlap},
+      {"fuzz", fuzz_all},     {"special", special},         {"overlap", overlap},
       {"messages", messages}, {"groups", groups},           {"train", train},
       {"several", several},   {"own_init", own_init},       {"loop", loop},
       {"ratio", ratio},       {"explicit", explicit_place}, {"wrong_messages", wrong_messages}};
