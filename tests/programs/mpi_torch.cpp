@@ -164,7 +164,7 @@ void special(const Words&) {
     std::vector<Tensors> outputs(1);
     Tensors want;
     for (int rank = 0; rank < size; ++rank) {
-      want.push_back(at::full({3 * rank, 2}, rank));
+      want.push_back(at::full({3 * rank, 2}, rank, at::kFloat));
       outputs[0].push_back(laid_out(at::zeros({3 * rank, 2}), rank % 4));
     }
     Tensors inputs = {want[static_cast<size_t>(job.rank)].clone()};
