@@ -25,10 +25,10 @@ struct BackendRequest {
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout{};
-  bool loopback = true;     ///< all ranks are on this machine
-  bool one_machine = true;  ///< and share its memory
+  bool loopback = true;          ///< all ranks are on this machine
+  bool one_machine = true;       ///< and share its memory
   std::string master_addr = {};  ///< reached from here; tells which network interface faces the other ranks
-  int node_rank = 0;        ///< which machine this is, of how many
+  int node_rank = 0;             ///< which machine this is, of how many
   int num_nodes = 1;
   int local_rank = 0;  ///< which rank of this machine, of how many
   int local_size = 1;
