@@ -25,9 +25,9 @@ class OperationLog {
 
   struct State {
     int64_t begun = 0;            ///< collectives so far, the current one included
-    std::string current;          ///< the oldest operation that is not over: "all_reduce #3 of Float [4]"
+    std::string current = {};     ///< the oldest operation that is not over: "all_reduce #3 of Float [4]"
     int64_t current_id = 0;       ///< tells operations of this rank apart; 0 for none
-    std::string last;             ///< the last that is over, empty before the first
+    std::string last = {};        ///< the last that is over, empty before the first
     Clock::duration since{};      ///< age of the current one, else time since the last ended
     int64_t backward_passes = 0;  ///< passes that reduced gradients
   };
