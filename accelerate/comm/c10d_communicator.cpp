@@ -160,7 +160,13 @@ class C10dCommunicator final : public Communicator {
       if (unchecked_sizes()) {
         std::vector<at::Tensor> announced = {at::empty({2}, at::kLong)};
         group_->recv(announced, source, tag)->wait();
-        if (!announced[0].equal(announcement(tensor))) refuse_message(tensor, source, announced[0]);
+        if (!announced[0].equal(announcement(tensor))) {
+          // The message is taken all the same, so that the next one finds its own.
+          const auto dtype = static_cast<at::ScalarType>(announced[0][0].item<int64_t>());
+          tensors[0] = at::empty({announced[0][1].item<int64_t>()}, tensor.options().dtype(dtype));
+          group_->recv(tensors, source, tag)->wait();
+          refuse_message(tensor, source, announced[0]);
+        }
       }
       group_->recv(tensors, source, tag)->wait();
       if (!tensor.is_contiguous()) tensor.copy_(tensors[0]);
@@ -211,12 +217,14 @@ class C10dCommunicator final : public Communicator {
  private:
   WatchdogOptions watchdog_options(const CommunicatorOptions& options) const {
     using std::chrono::milliseconds;
-    const milliseconds interval = std::clamp(std::min(options.timeout, options.watchdog_notice) / 20,
-                                             milliseconds(10), milliseconds(1000));
+    constexpr milliseconds kNever = std::chrono::hours(24 * 365);
+    const milliseconds notice = std::min(options.watchdog_notice, kNever);
+    const milliseconds soonest = notice.count() > 0 ? std::min(options.timeout, notice) : options.timeout;
+    const milliseconds interval = std::clamp(soonest / 20, milliseconds(10), milliseconds(1000));
     return {.rank = rank(),
             .size = size(),
             .backend_name = backend_name_,
-            .notice = options.watchdog_notice,
+            .notice = notice,
             .interval = interval};
   }
 
@@ -224,7 +232,7 @@ class C10dCommunicator final : public Communicator {
   std::string with_last(const std::string& operation) {
     const OperationLog::State state = log_->state();
     const std::string& last = state.current_id > 0 ? state.current : state.last;
-    return last.empty() ? operation : concat(operation, ", at ", last, ",");
+    return last.empty() ? operation : concat(operation, ", at ", last);
   }
 
   template <class Start>

@@ -51,7 +51,7 @@ struct CommunicatorOptions {
   std::chrono::milliseconds progress_interval = std::chrono::seconds(10);
   /// A collective that takes longer is told about on every rank that waits, with its number, the tensor, and
   /// the ranks that have not come and what they do instead; again after twice that time, and so on. It fails
-  /// at `timeout`.
+  /// at `timeout`. 0: nothing is told before.
   std::chrono::milliseconds watchdog_notice = std::chrono::seconds(60);
   /// Before each collective all ranks compare which one it is and the tensor's dtype and shape; where they
   /// differ, every rank throws with the list instead of hanging. Costs one small exchange each time.
@@ -125,6 +125,7 @@ class Communicator {
 
 /// Collective over the job: meets the other ranks of `topology` and builds the group. A world of one needs no
 /// network and no other rank.
+/// `logger` outlives the result, which prints to it.
 /// @throws CommError when ranks did not arrive within the timeout (naming them), ConfigError for a backend
 /// that this build or device can't serve.
 std::shared_ptr<Communicator> make_communicator(const Topology& topology, const CommunicatorOptions& options,

@@ -52,6 +52,30 @@ c10d::ReduceOp for_gloo(const c10d::ReduceOp& op, const at::Tensor& tensor) {
   }
 }
 
+// Both back ends must take it: a rank that is refused alone would leave the others waiting.
+bool can_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+      return op.op_ <= c10d::ReduceOp::MAX;
+    case at::kChar:
+    case at::kByte:
+    case at::kInt:
+    case at::kLong:
+    case at::kBool:
+      return op.op_ != c10d::ReduceOp::AVG && op.op_ <= c10d::ReduceOp::BXOR;
+    default:
+      return false;
+  }
+}
+
+constexpr const char* kReducible =
+    "float, double, half or bfloat16 by sum, average, product, min or max; or int8, uint8, int32, int64 or "
+    "bool, "
+    "also bitwise, but no averages";
+
 void check(bool ok, const char* operation, const std::string& expected, int rank) {
   if (!ok)
     throw ConfigError(
@@ -163,6 +187,7 @@ HierarchicalBackend::Work HierarchicalBackend::allreduce(Tensors& tensors,
                                                          const c10d::AllreduceOptions& options) {
   check(tensors.size() == 1, "all_reduce", "one tensor", rank_);
   if (tensors[0].layout() != at::kStrided) return allreduce_sparse(tensors, options);
+  check(can_reduce(tensors[0], options.reduceOp), "all_reduce", kReducible, rank_);
   return begin(OpType::ALLREDUCE, tensors, [this, tensor = tensors[0], options] {
     all_reduce(tensor, options.reduceOp, options.timeout);
   });
@@ -170,6 +195,9 @@ HierarchicalBackend::Work HierarchicalBackend::allreduce(Tensors& tensors,
 
 HierarchicalBackend::Work HierarchicalBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  for (const at::Tensor& tensor : tensors) {
+    check(can_reduce(tensor, options.reduceOp), "all_reduce", kReducible, rank_);
+  }
   return begin(OpType::ALLREDUCE_COALESCED, tensors, [this, tensors, options] {
     for (const at::Tensor& tensor : tensors) all_reduce(tensor, options.reduceOp, options.timeout);
   });
@@ -255,6 +283,7 @@ HierarchicalBackend::Work HierarchicalBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   check(input.numel() == output.numel() * size_, "reduce_scatter",
         concat("an input of ", size_, " times the output's size"), rank_);
+  check(can_reduce(output, options.reduceOp), "reduce_scatter", kReducible, rank_);
   return begin(OpType::_REDUCE_SCATTER_BASE, {output}, [this, output, input, options] {
     Tensors parts = parts_of(input.contiguous(), size_);
     for (at::Tensor& part : parts) part = part.view(output.sizes());
@@ -266,6 +295,7 @@ HierarchicalBackend::Work HierarchicalBackend::reduce_scatter(Tensors& outputs, 
                                                               const c10d::ReduceScatterOptions& options) {
   check(outputs.size() == 1 && inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_,
         "reduce_scatter", concat("one output and ", size_, " inputs"), rank_);
+  check(can_reduce(outputs[0], options.reduceOp), "reduce_scatter", kReducible, rank_);
   return begin(OpType::REDUCE_SCATTER, outputs, [this, output = outputs[0], from = inputs[0], options] {
     reduce_scatter_one(output, from, options.reduceOp, options.timeout);
   });
@@ -302,25 +332,25 @@ HierarchicalBackend::Work HierarchicalBackend::alltoall_base(at::Tensor& output,
 }
 HierarchicalBackend::Work HierarchicalBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                                         const c10d::AllToAllOptions& options) {
-  // Gloo has no form for lists.
-  return begin(OpType::ALLTOALL, outputs, [this, outputs, inputs, options]() mutable {
-    const auto joined = [](const Tensors& tensors, std::vector<int64_t>& sizes) {
-      Tensors flat;
-      for (const at::Tensor& tensor : tensors) {
-        flat.push_back(tensor.reshape({-1}));
-        sizes.push_back(tensor.numel());
-      }
-      return at::cat(flat);
-    };
-    std::vector<int64_t> sent;
-    std::vector<int64_t> taken;
-    at::Tensor from = joined(inputs, sent);
-    at::Tensor to = joined(outputs, taken);
-    const std::vector<int64_t> sizes = taken;
-    all_->alltoall_base(to, from, taken, sent, options)->wait();
-    const Tensors parts = to.split_with_sizes(sizes);
-    for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(parts[i].view(outputs[i].sizes()));
-  });
+  // Gloo has no form for lists. In the caller, as all that runs in the group of all ranks.
+  const auto joined = [](const Tensors& tensors, std::vector<int64_t>& sizes) {
+    Tensors flat;
+    for (const at::Tensor& tensor : tensors) {
+      flat.push_back(tensor.reshape({-1}));
+      sizes.push_back(tensor.numel());
+    }
+    return at::cat(flat);
+  };
+  const at::AutoDispatchBelowADInplaceOrView below;
+  std::vector<int64_t> sent;
+  std::vector<int64_t> taken;
+  at::Tensor from = joined(inputs, sent);
+  at::Tensor to = joined(outputs, taken);
+  const std::vector<int64_t> sizes = taken;
+  all_->alltoall_base(to, from, taken, sent, options)->wait();
+  const Tensors parts = to.split_with_sizes(sizes);
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(parts[i].view(outputs[i].sizes()));
+  return TensorWork::done(rank_, OpType::ALLTOALL, outputs);
 }
 HierarchicalBackend::Work HierarchicalBackend::send(Tensors& tensors, int destination, int tag) {
   return all_->send(tensors, destination, tag);

@@ -14,7 +14,7 @@ thread_local const OperationLog* inside = nullptr;
 }  // namespace
 
 OperationLog::Scope::Scope(OperationLog& log, const char* name, const at::Tensor& tensor, int peer)
-    : log_(log) {
+    : log_(log), outer_(inside) {
   if (inside == &log) return;
   inside = &log;
   Entry entry;
@@ -36,7 +36,7 @@ OperationLog::Scope::Scope(OperationLog& log, const char* name, const at::Tensor
 
 OperationLog::Scope::~Scope() {
   if (id_ == 0) return;
-  inside = nullptr;
+  inside = outer_;
   const std::lock_guard lock(log_.mutex_);
   const auto entry = std::find_if(log_.running_.begin(), log_.running_.end(),
                                   [&](const Entry& running) { return running.id == id_; });

@@ -36,7 +36,7 @@ class OperationLog {
   /// by themselves.
   class [[nodiscard]] Scope {
    public:
-    /// A collective. `name` outlives the log; an undefined tensor has no shape.
+    /// A collective. An undefined tensor has no shape.
     Scope(OperationLog& log, const char* name, const at::Tensor& tensor)
         : Scope(log, name, tensor, kCollective) {}
     /// A message from or to rank `peer`, or any where it is -1.
@@ -54,7 +54,8 @@ class OperationLog {
     static constexpr int kCollective = -2;
 
     OperationLog& log_;
-    int64_t id_ = 0;  // 0: part of another
+    const OperationLog* outer_;  // in which this thread was
+    int64_t id_ = 0;             // 0: part of another
   };
 
   void count_backward_pass();
@@ -65,7 +66,7 @@ class OperationLog {
     int64_t id = 0;
     int64_t number = 0;  // 0: no collective
     int peer = -1;
-    const char* name = "";
+    std::string name;
     at::ScalarType dtype = at::ScalarType::Undefined;  // undefined: no tensor
     c10::SmallVector<int64_t, 5> sizes;
     Clock::time_point begun;

@@ -85,7 +85,8 @@ struct Watchdog::Shared {
       : store(std::move(store_)),
         log(std::move(log_)),
         options(std::move(options_)),
-        tell(std::move(tell_)) {}
+        tell(std::move(tell_)),
+        peers(static_cast<size_t>(options.size)) {}
 
   Store store;
   std::shared_ptr<OperationLog> log;
@@ -103,14 +104,12 @@ struct Watchdog::Shared {
 
   // The thread's own.
   int64_t beat = 0;
-  std::vector<Peer> peers;
-  Clock::time_point watching_since;  // the others, for watched_id
-  int64_t watched_id = 0;
-  milliseconds next_notice{};
+  std::vector<Peer> peers;  // as they were last looked at
+  int64_t watched_id = 0;   // the operation that next_notice is about
+  Clock::duration next_notice{};
   bool store_gone = false;
 
   void look();
-  void watch(int64_t operation_id);
   void read_peers();
   std::string describe(int peer, const OperationLog::State& mine) const;
   std::string fail(const std::string& operation, bool thorough);
@@ -178,32 +177,24 @@ void Watchdog::Shared::read_peers() {
   }
 }
 
-void Watchdog::Shared::watch(int64_t operation_id) {
-  if (watched_id == operation_id && !peers.empty()) return;
-  watched_id = operation_id;
-  watching_since = Clock::now();
-  next_notice = options.notice;
-  peers.assign(static_cast<size_t>(options.size), Peer());
-}
-
 // Writes this rank's state, and looks at the others' where this one waits.
 void Watchdog::Shared::look() {
   const OperationLog::State state = log->state();
   store.set(watch_key(options.rank), encode(++beat, state));
-  if (state.current_id == 0 || state.since < 2 * options.interval) {
-    watched_id = 0;
-    return;
+  if (state.current_id == 0 || state.since < 2 * options.interval) return;
+  if (watched_id != state.current_id) {
+    watched_id = state.current_id;
+    next_notice = options.notice;
   }
-  watch(state.current_id);
   read_peers();
-  if (state.since < next_notice) return;
-  while (next_notice <= state.since) next_notice *= 2;
+  if (options.notice <= milliseconds(0) || state.since < next_notice) return;
+  next_notice = 2 * state.since;
   std::vector<std::string> parts;
   int inside = 0;
   for (int peer = 0; peer < options.size; ++peer) {
     if (peer == options.rank) continue;
     if (peers[static_cast<size_t>(peer)].current == state.current) ++inside;
-    parts.push_back(describe(peer, state));
+    if (std::string part = describe(peer, state); !part.empty()) parts.push_back(std::move(part));
   }
   if (inside == options.size - 1) {
     parts = {"all other ranks are in it too: it is slow, or the connection between machines is"};
@@ -228,7 +219,8 @@ std::string Watchdog::Shared::describe(int peer, const OperationLog::State& mine
   if (known.beat.empty()) return {};
   if (known.current == mine.current) return concat(who, " is in it too");
   if (!known.current.empty()) {
-    return concat(who, " is in ", known.current, " instead, for ", seconds_text(known.age), ", ", after);
+    return concat(who, " is in ", known.current, " instead, for ", seconds_text(known.age),
+                  known.last.empty() ? "" : concat(", after ", known.last), ", ", after);
   }
   return concat(who, " has not come: it is in no collective since ", seconds_text(known.age),
                 known.last.empty() ? "" : concat(", the last was ", known.last), ", ", after);
@@ -236,9 +228,9 @@ std::string Watchdog::Shared::describe(int peer, const OperationLog::State& mine
 
 std::string Watchdog::Shared::fail(const std::string& operation, bool wait_for_beats) {
   if (store_gone) return kStoreGone;
-  const OperationLog::State state = log->state();
+  OperationLog::State state = log->state();
+  if (state.current.empty()) state.current = state.last;  // an engine's, which ended with the error
   try {
-    watch(state.current_id);
     read_peers();
     if (wait_for_beats) {
       std::this_thread::sleep_for(options.interval + kPatience);
@@ -322,7 +314,9 @@ std::string Watchdog::Shared::ask(const std::string& operation, bool wait_for_be
   thorough = wait_for_beats;
   failed_in = operation;
   changed.notify_all();
-  return changed.wait_for(lock, kStorePatience, [&] { return answer.has_value(); }) ? *answer : kStoreGone;
+  const auto planned = 2 * kPatience + (wait_for_beats ? options.interval : milliseconds(0));
+  if (changed.wait_for(lock, planned + kStorePatience, [&] { return answer.has_value(); })) return *answer;
+  return options.rank == 0 ? "the job's store does not answer" : kStoreGone;
 }
 
 std::string Watchdog::report_failure(const std::string& operation) noexcept {

@@ -26,7 +26,7 @@ struct WatchdogOptions {
   int rank = 0;
   int size = 1;
   std::string backend_name;
-  /// Operations that take longer are told about, again after twice that time, and so on.
+  /// Operations that take longer are told about, again after twice that time, and so on. 0: none is.
   std::chrono::milliseconds notice{};
   /// How often state is written and looked at.
   std::chrono::milliseconds interval{};

@@ -256,7 +256,11 @@ class PowerSgd final : public CommHook {
         }
       }
     }
-    if (options_.use_error_feedback) {
+    if (!at::isfinite(journey.q_memory).all().item<bool>()) {
+      // A gradient that overflowed, as scaled ones do now and then: what is remembered of it would spoil all
+      // that follow. The sum is the same on all ranks, and so is what they draw anew.
+      memories_.erase(journey.bucket.index);
+    } else if (options_.use_error_feedback) {
       memories_[journey.bucket.index].error = journey.original.sub_(journey.flat);
     }
     const at::Tensor& buffer = journey.bucket.buffer;

@@ -197,7 +197,7 @@ TEST_CASE("a message of another size or dtype than expected is an error that say
                                            {.backend = backend, .timeout = milliseconds(2000)}, logger);
       try {
         if (rank == 0) {
-          group->send(at::ones({4}, at::kDouble), 1);
+          group->send(at::ones({7}, at::kDouble), 1);
         } else {
           at::Tensor data = at::ones({4});
           group->receive(data, 0);
@@ -206,9 +206,36 @@ TEST_CASE("a message of another size or dtype than expected is an error that say
         const std::lock_guard lock(mutex);
         if (rank == 1) error = caught.what();
       }
+      if (backend != "gloo") return;
+      // The next message is not the one that was refused.
+      at::Tensor data = at::full({4}, 5 * (1 - rank), at::kFloat);
+      rank == 0 ? group->send(data, 1) : group->receive(data, 0);
+      if (data[3].item<float>() != 5) throw std::runtime_error("wrong message after a refused one");
     });
     INFO(backend << ": " << error);
     CHECK_THAT(error,
                ContainsSubstring("16") || (ContainsSubstring("Float [4]") && ContainsSubstring("Double")));
+  }
+}
+
+TEST_CASE("a notice time of 0 and one without end mean that nothing is told") {
+  for (const milliseconds notice : {milliseconds(0), milliseconds::max()}) {
+    Lines lines;
+    std::string error;
+    CHECK_THROWS_AS(
+        run(2, lines,
+            {.backend = test::thread_backend(), .timeout = milliseconds(1500), .watchdog_notice = notice},
+            [&](Communicator& group) {
+              if (group.rank() == 1) return std::this_thread::sleep_for(milliseconds(2500));
+              try {
+                group.barrier();
+              } catch (const CommError& caught) {
+                error = caught.what();
+                throw;
+              }
+            }),
+        CommError);
+    CHECK(lines.of(0).empty());
+    CHECK_THAT(error, ContainsSubstring("rank 1 has not come"));
   }
 }

@@ -195,6 +195,24 @@ TEST_CASE("ranks that disagree are told what each of them does, on every rank") 
   CHECK(shared_memory_entries() == shared_before);
 }
 
+TEST_CASE("a rank that is stopped in training is told about, and the error of the others says so too") {
+  for (const std::string backend : {"shm", "gloo"}) {
+    AccelRun run(job(2, {"--steps", "100000", "--step_ms", "2", "--backend", backend, "--timeout_ms", "4000",
+                         "--notice_ms", "1500"}));
+    REQUIRE(run.wait_for("step 200\n", 2));
+    REQUIRE(::kill(pid_of(run, 1, 2), SIGSTOP) == 0);
+    CHECK(run.finish() != 0);
+    INFO(backend << "\n" << run.err());
+    CHECK_THAT(run.err(), ContainsSubstring("warning: still in all_reduce #"));
+    const size_t error = run.err().find("error: rank 0: ");
+    REQUIRE(error != std::string::npos);
+    CHECK_THAT(run.err().substr(error),
+               ContainsSubstring("at all_reduce #") &&
+                   ContainsSubstring("rank 1 gives no sign of life (killed, stopped"));
+    CHECK(run.nothing_left());
+  }
+}
+
 TEST_CASE(
     "Ctrl-C and a killed launcher leave no process and no shared memory, also while data is being built") {
   const auto shared_before = shared_memory_entries();

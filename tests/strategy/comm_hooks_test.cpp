@@ -1,3 +1,4 @@
+#include <limits>
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
@@ -338,6 +339,28 @@ TEST_CASE("a hook and sparse gradients are refused, naming the parameter") {
         const std::string text = test::error_of<ConfigError>([&] { accelerator.prepare(net); });
         test::require_contains(text, "a communication hook (DdpOptions) for the gradient of 0.weight");
         test::require_contains(text, "got a sparse gradient");
+      },
+      options);
+}
+
+TEST_CASE("a gradient that overflows leaves nothing behind in PowerSGD") {
+  AcceleratorOptions options;
+  options.ddp.comm_hook = "power_sgd";
+  options.ddp.comm_state_option = {.matrix_approximation_rank = 1, .start_powerSGD_iter = 2};
+  test::run_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        torch::nn::Linear net(16, 16);
+        auto model = accelerator.prepare(net);
+        for (int step = 0; step < 8; ++step) {
+          net->zero_grad();
+          const auto x = torch::sin(torch::arange(32).to(torch::kFloat) + step + accelerator.process_index());
+          const bool overflow = step == 4 && accelerator.process_index() == 1;
+          const auto loss = model->forward(x.view({2, 16})).pow(2).mean();
+          accelerator.backward(overflow ? loss * std::numeric_limits<float>::infinity() : loss);
+          const bool finite = net->weight.grad().isfinite().all().item<bool>();
+          require(finite == (step != 4), concat("finite in step ", step));
+        }
       },
       options);
 }
