@@ -284,8 +284,8 @@ TEST_CASE("a /dev/shm without room is an error with numbers on every rank, never
   REQUIRE(::geteuid() == 0);
   std::string command = "mount -t tmpfs -o size=16m tmpfs /dev/shm && exec";
   for (const std::string& word : job(2, {"--data_mb", "64"})) {
-    if (word == "launch") command += " " + shell_quote(bin("accel"));
-    command += " " + shell_quote(word);
+    if (word == "launch") command += concat(" ", shell_quote(bin("accel")));
+    command += concat(" ", shell_quote(word));
   }
   AccelRun run({"-m", "/bin/sh", "-c", command}, {}, "/usr/bin/unshare");
   const auto code = run.finish();

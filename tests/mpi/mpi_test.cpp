@@ -55,7 +55,7 @@ class MpiRun : public AccelRun {
 // What the others say of rank 1, which did not come.
 void check_named(const std::string& text, const std::string& how) {
   CHECK(text.find("failed on mpi: ") != std::string::npos);
-  CHECK(text.find("rank 1 " + how) != std::string::npos);
+  CHECK(text.find(concat("rank 1 ", how)) != std::string::npos);
 }
 
 std::vector<double> numbers_after(const std::string& text, const std::string& mark) {
