@@ -148,9 +148,8 @@ void HierarchicalBackend::drain() {
 
 void HierarchicalBackend::all_reduce(at::Tensor tensor, const c10d::ReduceOp& op,
                                      std::chrono::milliseconds timeout) {
-  const bool in_place = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-  const at::Tensor whole = in_place ? tensor : tensor.contiguous().resolve_conj().resolve_neg();
-  const at::Tensor flat = whole.view({-1});
+  const Output whole(tensor, /*read_too=*/true);
+  const at::Tensor flat = whole.tensor().view({-1});
   const auto reduce_across = [&](at::Tensor part) {
     Tensors tensors = {std::move(part)};
     across_->allreduce(tensors, reducing(for_gloo(partial(op), flat), timeout))->wait();
@@ -180,7 +179,7 @@ void HierarchicalBackend::all_reduce(at::Tensor tensor, const c10d::ReduceOp& op
     if (rest > 0) share(flat.narrow(0, each * layout_.local_size, rest), last);
   }
   if (is_average(op)) flat.div_(size_);
-  if (!in_place) tensor.copy_(whole);
+  whole.save();
 }
 
 HierarchicalBackend::Work HierarchicalBackend::allreduce(Tensors& tensors,

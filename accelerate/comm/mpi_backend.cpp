@@ -382,25 +382,15 @@ MpiBackend::Work MpiBackend::alltoall_base(at::Tensor& output, at::Tensor& input
   const Below below;
   const Input from(input);
   const Output to(output);
-  // Sizes are rows of the first dimension; none means equal shares.
   const auto parts_by = [&](const std::vector<int64_t>& sizes, const at::Tensor& tensor) {
-    const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-    std::vector<int64_t> split = sizes;
-    if (split.empty()) {
-      check(rows % size_ == 0, "all_to_all", concat("a first dimension that is a multiple of ", size_));
-      split.assign(static_cast<size_t>(size_), rows / size_);
-    }
-    int64_t total = 0;
-    for (const int64_t part : split) total += part;
-    check(static_cast<int>(split.size()) == size_ && total == rows &&
-              std::all_of(split.begin(), split.end(), [](int64_t part) { return part >= 0; }),
-          "all_to_all", concat("one size a rank, together the first dimension of ", rows));
-    const int64_t row = rows == 0 ? 0 : tensor.numel() / rows;
+    const std::vector<int64_t> counts =
+        elements_by_rank(sizes, tensor, size_,
+                         [&](bool ok, const std::string& expected) { check(ok, "all_to_all", expected); });
     const at::Tensor flat = tensor.view({-1});
     std::vector<Part> parts;
     int64_t at = 0;
     for (int peer = 0; peer < size_; ++peer) {
-      const int64_t length = split[static_cast<size_t>(peer)] * row;
+      const int64_t length = counts[static_cast<size_t>(peer)];
       parts.push_back({peer, flat.narrow(0, at, length)});
       at += length;
     }

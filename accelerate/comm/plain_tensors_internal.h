@@ -163,6 +163,27 @@ inline std::vector<at::Tensor> parts_of(const at::Tensor& whole, int count) {
   return out;
 }
 
+// How many elements of `tensor` each rank of an all_to_all gives or gets. `sizes` are rows of the first
+// dimension; none means equal shares. `check(ok, expected)` throws where something is not as expected.
+template <class Check>
+std::vector<int64_t> elements_by_rank(const std::vector<int64_t>& sizes, const at::Tensor& tensor, int ranks,
+                                      const Check& check) {
+  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  std::vector<int64_t> split = sizes;
+  if (split.empty()) {
+    check(rows % ranks == 0, concat("a first dimension that is a multiple of ", ranks));
+    split.assign(static_cast<size_t>(ranks), rows / ranks);
+  }
+  int64_t total = 0;
+  for (const int64_t part : split) total += part;
+  check(static_cast<int>(split.size()) == ranks && total == rows &&
+            std::all_of(split.begin(), split.end(), [](int64_t part) { return part >= 0; }),
+        concat("one size a rank, together the first dimension of ", rows));
+  const int64_t row = rows == 0 ? 0 : tensor.numel() / rows;
+  for (int64_t& part : split) part *= row;
+  return split;
+}
+
 // Sums of complex numbers are those of their parts.
 inline at::Tensor as_numbers(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   return tensor.is_complex() && c10d::isComplexViewAsRealAllowed(op) ? at::view_as_real(tensor) : tensor;

@@ -258,23 +258,12 @@ ShmBackend::Work ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& input
   const Below below;
   const Input from(input);
   const Output to(output);
-  // Sizes are rows of the first dimension; none means equal shares.
   const auto bytes_of = [&](const std::vector<int64_t>& sizes, const at::Tensor& tensor) {
-    const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-    std::vector<int64_t> split = sizes;
-    if (split.empty()) {
-      check(rows % size_ == 0, "all_to_all", concat("a first dimension that is a multiple of ", size_));
-      split.assign(static_cast<size_t>(size_), rows / size_);
-    }
-    int64_t total = 0;
-    for (const int64_t part : split) total += part;
-    check(static_cast<int>(split.size()) == size_ && total == rows &&
-              std::all_of(split.begin(), split.end(), [](int64_t part) { return part >= 0; }),
-          "all_to_all", concat("one size a rank, together the first dimension of ", rows));
     std::vector<uint64_t> out;
-    for (const int64_t part : split) {
-      out.push_back(rows == 0 ? 0
-                              : static_cast<uint64_t>(part) * (tensor.nbytes() / static_cast<size_t>(rows)));
+    for (const int64_t count :
+         elements_by_rank(sizes, tensor, size_,
+                          [&](bool ok, const std::string&expected) { check(ok, "all_to_all", expected); })) {
+      out.push_back(static_cast<uint64_t>(count) * tensor.element_size());
     }
     return out;
   };

@@ -111,6 +111,10 @@ struct Watchdog::Shared {
 
   void look();
   void read_peers();
+  // Threads of a busy machine may come late.
+  bool silent_for_long(const Peer& peer) const {
+    return Clock::now() - peer.beat_seen > kLate * options.interval + milliseconds(500);
+  }
   std::string describe(int peer, const OperationLog::State& mine) const;
   std::string fail(const std::string& operation, bool thorough);
   std::string ask(const std::string& operation, bool thorough);
@@ -210,9 +214,7 @@ std::string Watchdog::Shared::describe(int peer, const OperationLog::State& mine
   const std::string who = concat("rank ", peer);
   const auto after =
       concat("after ", known.backward_passes, " backward passes and ", known.begun, " collectives in all");
-  const Clock::duration silent = Clock::now() - known.beat_seen;
-  // Threads of a busy machine may come late.
-  if (silent > kLate * options.interval + milliseconds(500)) {
+  if (silent_for_long(known)) {
     return concat(who, " gives no sign of life (killed, stopped, or its machine is gone)",
                   known.last.empty() ? "" : concat("; the last that it did was ", known.last, ", ", after));
   }
@@ -242,9 +244,7 @@ std::string Watchdog::Shared::fail(const std::string& operation, bool wait_for_b
   return detail::report_failure(store, options.rank, options.size, operation, kPatience, [&](int peer) {
     const Peer& known = peers[static_cast<size_t>(peer)];
     // Until its beat has been seen to change, a note may be a dead rank's.
-    const bool certain =
-        known.beats || Clock::now() - known.beat_seen > kLate * options.interval + milliseconds(500);
-    return certain ? describe(peer, state) : std::string();
+    return known.beats || silent_for_long(known) ? describe(peer, state) : std::string();
   });
 }
 
