@@ -215,12 +215,21 @@ TEST_CASE("a rank of mpi that is killed, that throws or that leaves ends the job
     MpiRun run(3, {"loop", deed.timeout_ms, "1000", "1000000", "1", deed.name});
     REQUIRE(run.wait_for(" runs pid ", 3));
     const auto began = Clock::now();
-    CHECK(run.finish() == deed.code);
+    CHECK(run.finish().value_or(-1) == deed.code);
     INFO(run.all());
     CHECK(Clock::now() - began < std::chrono::seconds(20));
     CHECK(run.all().find(deed.said) != std::string::npos);
     CHECK(run.nothing_left());
   }
+}
+
+TEST_CASE("a job of mpi fails when a rank ends and the others do not follow") {
+  MpiRun run(2, {"idle", "2000", "1", "60"});
+  CHECK(run.finish().value_or(-1) == static_cast<int>(ExitCode::kCommError));
+  INFO(run.all());
+  CHECK(run.since_start() < std::chrono::seconds(25));
+  CHECK(run.all().find("this rank has ended, and not all other ranks have within 8 s") != std::string::npos);
+  CHECK(run.nothing_left());
 }
 
 TEST_CASE("where mpirun lets the others live, they end by their timeout when a rank of mpi is killed") {

@@ -451,6 +451,16 @@ void loop(const Words& words) {
   say(concat("rank ", topology.rank, " done over ", group->backend_name()));
 }
 
+// idle TIMEOUT_MS RANK SECONDS: all ranks end after a barrier; RANK takes its time.
+void idle(const Words& words) {
+  const Topology topology = detect_topology(EnvVars::from_process());
+  Logger logger(topology.rank, LogLevel::kWarning);
+  const auto group = make_communicator(
+      topology, {.backend = "mpi", .timeout = std::chrono::milliseconds(number(words, 0))}, logger);
+  group->barrier();
+  if (topology.rank == number(words, 1)) std::this_thread::sleep_for(std::chrono::seconds(number(words, 2)));
+}
+
 // explicit: the place is that of RANK and WORLD_SIZE, whatever mpirun says.
 void explicit_place(const Words&) {
   const auto variable = [](const char* name) {
@@ -511,7 +521,8 @@ int main(int argc, char** argv) {
       {"fuzz", fuzz_all},     {"special", special},         {"overlap", overlap},
       {"messages", messages}, {"groups", groups},           {"train", train},
       {"several", several},   {"own_init", own_init},       {"loop", loop},
-      {"ratio", ratio},       {"explicit", explicit_place}, {"wrong_messages", wrong_messages}};
+      {"ratio", ratio},       {"explicit", explicit_place}, {"wrong_messages", wrong_messages},
+      {"idle", idle}};
   return accelerate::testing::run_rank([&] {
     if (words.empty() || !actions.contains(words[0]))
       throw std::runtime_error("usage: mpi_torch WHAT [ARGUMENTS]");

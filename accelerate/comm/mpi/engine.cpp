@@ -5,8 +5,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <iostream>
 #include <utility>
 
 #include "accelerate/comm/shm/peers.h"
@@ -21,6 +24,10 @@ using std::chrono::milliseconds;
 
 // Of our own; communicators are made over MPI_COMM_WORLD, where a program may use others.
 constexpr int kCreateTag = 28441;
+
+// How much longer a rank that ends waits for the others than their collectives wait for it: what they say
+// then is what tells people who has left.
+constexpr milliseconds kLeaveGrace = std::chrono::seconds(5);
 
 double seconds(milliseconds duration) {
   return static_cast<double>(duration.count()) / 1000.0;
@@ -350,6 +357,10 @@ void Engine::loop() {
   ended_.set_value();
 }
 
+milliseconds Engine::leave_limit() const {
+  return milliseconds(longest_ms_) + kLeaveGrace;
+}
+
 void Engine::leave(int exit_status) {
   if (!owns_ || exit_status != 0 || !clean_) {
     stop_ = true;
@@ -358,13 +369,14 @@ void Engine::leave(int exit_status) {
   const auto world = std::make_shared<Comm>();
   world->handle = MPI_COMM_WORLD;
   begin(std::make_shared<Operation>(Operation{.name = "leaving MPI",
-                                              .deadline = Deadline::after(milliseconds(longest_ms_)),
+                                              .deadline = Deadline::after(leave_limit()),
                                               .comm = world,
                                               .calls = [](Calls& calls) { calls.barrier(); },
                                               .done =
                                                   [this](const std::exception_ptr& error, int) {
                                                     said_goodbye_ = !error;
-                                                    stop_ = error != nullptr;
+                                                    left_alone_ = error != nullptr;
+                                                    stop_ = left_alone_;
                                                   }}));
 }
 
@@ -382,11 +394,19 @@ void Engine::at_exit(int exit_status, void* /*unused*/) {
   if (engine.on_thread()) return;
   const bool politely = exit_status == 0 && engine.clean_;
   // The thread may be stuck in MPI. It is done for then, and the process ends all the same.
-  const auto limit =
-      (politely ? milliseconds(engine.longest_ms_) : milliseconds(0)) + std::chrono::seconds(1);
+  const auto limit = (politely ? engine.leave_limit() : milliseconds(0)) + std::chrono::seconds(1);
   auto ended = engine.ended_.get_future();
   engine.post([&engine, exit_status] { engine.leave(exit_status); });
-  ended.wait_for(limit);
+  const bool in_time = ended.wait_for(limit) == std::future_status::ready;
+  if (!politely || !engine.owns_ || (in_time && !engine.left_alone_)) return;
+  // mpirun ends a job of which a rank has left without MPI_Finalize, with whatever code that rank had.
+  std::cout.flush();
+  std::fflush(nullptr);
+  const std::string message =
+      concat("error: this rank has ended, and not all other ranks have within ", seconds(limit),
+             " s. What they do without it needs a longer timeout of the communicator.\n");
+  std::fputs(message.c_str(), stderr);
+  ::_exit(static_cast<int>(ExitCode::kCommError));
 }
 
 Place start(const Deadline& deadline) {

@@ -64,6 +64,7 @@ class Engine {
   bool is_used(const Comm& comm) const;
   void release(Comm& comm);
   void leave(int exit_status);
+  std::chrono::milliseconds leave_limit() const;
   void finalize_if_left();
   std::deque<std::function<void()>> take_tasks(bool moved);
   std::chrono::microseconds pause() const;
@@ -79,9 +80,11 @@ class Engine {
   std::atomic<int64_t> longest_ms_ = 0;  ///< the longest deadline that a group was made with
   std::atomic<bool> clean_ = true;       ///< no collective has failed
 
+  std::atomic<bool> owns_ = false;        ///< MPI_Init was ours, so MPI_Finalize is
+  std::atomic<bool> left_alone_ = false;  ///< the others did not come to the end in time
+
   // Of the progress thread.
   bool initialized_ = false;
-  bool owns_ = false;  ///< MPI_Init was ours, so MPI_Finalize is
   bool stop_ = false;
   bool said_goodbye_ = false;
   int groups_ = 0;
