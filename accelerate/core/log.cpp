@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <utility>
+
 #include "accelerate/core/strings.h"
 
 namespace accelerate {
@@ -64,7 +66,19 @@ void Logger::log(LogLevel level, std::string_view message, LogRanks ranks) {
                                ? concat("[rank ", rank_, "] ", level_prefix(level), message)
                                : concat(level_prefix(level), message);
   const std::lock_guard lock(mutex_);
+  if (status_line_ != nullptr) status_line_->hide();
   sink_(line);
+  if (status_line_ != nullptr) status_line_->show();
+}
+
+StatusLine* Logger::set_status_line(StatusLine* line) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(status_line_, line);
+}
+
+void Logger::between_lines(const std::function<void()>& body) {
+  const std::lock_guard lock(mutex_);
+  body();
 }
 
 }  // namespace accelerate

@@ -22,6 +22,15 @@ enum class LogRanks {
   kAll,   ///< every rank, each line marked "[rank R]"
 };
 
+/// What stands below the last line of a terminal and is redrawn in place, such as a progress bar. A Logger
+/// calls it with its own lock held, around every line that it writes; neither may log.
+class StatusLine {
+ public:
+  virtual ~StatusLine() = default;
+  virtual void hide() = 0;
+  virtual void show() = 0;
+};
+
 /// Writes whole lines, so that those of several ranks never mix within a line. Thread-safe. Each Accelerator
 /// has its own; nothing is process-wide.
 class Logger {
@@ -49,6 +58,12 @@ class Logger {
 
   void log(LogLevel level, std::string_view message, LogRanks ranks);
 
+  /// From now on `line` is hidden around every line that is written; null: none is. Returns the one before.
+  /// It must be taken away before it is destroyed.
+  StatusLine* set_status_line(StatusLine* line);
+  /// Runs `body`, which may not log, while no line is being written.
+  void between_lines(const std::function<void()>& body);
+
   LogLevel level() const { return level_; }
   int rank() const { return rank_; }
 
@@ -58,6 +73,7 @@ class Logger {
   Sink sink_;
   std::mutex mutex_;
   std::unordered_set<std::string> seen_;
+  StatusLine* status_line_ = nullptr;
 };
 
 }  // namespace accelerate
