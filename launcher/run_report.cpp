@@ -32,12 +32,12 @@ p{margin:.3em 0}.soft{color:var(--soft)}
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:.8rem;min-width:0}
 svg{display:block;width:100%;height:auto}
 .axis line{stroke:var(--line)}.axis text{fill:var(--soft);font-size:12px}.axis .label{fill:var(--text)}
-polyline{fill:none;stroke:currentColor;stroke-width:1.8;stroke-linejoin:round}circle{fill:currentColor}
+polyline{fill:none;stroke:currentColor;stroke-width:1.6;stroke-linejoin:round;stroke-opacity:.85}circle{fill:currentColor}
 .dash polyline{stroke-dasharray:6 3}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.9rem}
 th,td{padding:.25rem .7rem .25rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
-td{overflow-wrap:anywhere;min-width:4.5rem}th{white-space:nowrap}td.number{font-variant-numeric:tabular-nums}
+td{overflow-wrap:break-word;min-width:4.5rem;max-width:34rem;font-variant-numeric:tabular-nums}th{white-space:nowrap}
 tr.differs td{background:var(--mark)}
 .key{display:inline-block;width:1.1em;height:.35em;margin-right:.4em;vertical-align:middle;background:currentColor;
 border-radius:2px}

@@ -5,6 +5,7 @@
 #include <pty.h>
 #include <termios.h>
 
+#include <atomic>
 #include <thread>
 
 #include "launch_test_support.h"
@@ -154,6 +155,7 @@ TEST_CASE("threads that advance and log leave whole lines") {
   const Channel channel = Channel::terminal(100);
   const ProgressBarOptions options = options_for(channel);
   std::string text;
+  std::atomic<int> left = 4;
   {
     ProgressBar bar(400, "work", options);
     std::vector<std::thread> threads;
@@ -163,15 +165,11 @@ TEST_CASE("threads that advance and log leave whole lines") {
           bar.advance();
           if (i % 50 == 0) options.logger->info("a line");
         }
+        --left;
       });
     }
-    // A terminal's buffer is small.
-    while (bar.done() < 400) text += channel.text();
-    for (std::thread& thread : threads) {
-      while (bar.done() < 400) text += channel.text();
-      text += channel.text();
-      thread.join();
-    }
+    while (left > 0) text += channel.text();  // a terminal's buffer is small
+    for (std::thread& thread : threads) thread.join();
   }
   text += channel.text();
   const auto screen = screen_of(text);
