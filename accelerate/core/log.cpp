@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <utility>
-
 #include "accelerate/core/strings.h"
 
 namespace accelerate {
@@ -66,14 +64,29 @@ void Logger::log(LogLevel level, std::string_view message, LogRanks ranks) {
                                ? concat("[rank ", rank_, "] ", level_prefix(level), message)
                                : concat(level_prefix(level), message);
   const std::lock_guard lock(mutex_);
-  if (status_line_ != nullptr) status_line_->hide();
+  if (!status_lines_.empty()) status_lines_.back()->hide();
   sink_(line);
-  if (status_line_ != nullptr) status_line_->show();
+  if (!status_lines_.empty()) status_lines_.back()->show();
 }
 
-StatusLine* Logger::set_status_line(StatusLine* line) {
+void Logger::add_status_line(StatusLine& line) {
   const std::lock_guard lock(mutex_);
-  return std::exchange(status_line_, line);
+  if (!status_lines_.empty()) status_lines_.back()->hide();
+  status_lines_.push_back(&line);
+  line.show();
+}
+
+void Logger::draw_status_line(StatusLine& line) {
+  const std::lock_guard lock(mutex_);
+  if (!status_lines_.empty() && status_lines_.back() == &line) line.show();
+}
+
+void Logger::remove_status_line(StatusLine& line, const std::function<void()>& last_words) {
+  const std::lock_guard lock(mutex_);
+  if (!status_lines_.empty()) status_lines_.back()->hide();
+  std::erase(status_lines_, &line);
+  last_words();
+  if (!status_lines_.empty()) status_lines_.back()->show();
 }
 
 void Logger::between_lines(const std::function<void()>& body) {

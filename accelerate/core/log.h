@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 namespace accelerate {
 
@@ -58,9 +59,13 @@ class Logger {
 
   void log(LogLevel level, std::string_view message, LogRanks ranks);
 
-  /// From now on `line` is hidden around every line that is written; null: none is. Returns the one before.
-  /// It must be taken away before it is destroyed.
-  StatusLine* set_status_line(StatusLine* line);
+  /// From now on `line` is shown below all lines, in place of the one that was added before it. It must be
+  /// removed before it is destroyed.
+  void add_status_line(StatusLine& line);
+  /// Shows `line` anew if it is the one that was added last.
+  void draw_status_line(StatusLine& line);
+  /// Removes it; `last_words`, which may not log, writes what shall stay on the screen of it.
+  void remove_status_line(StatusLine& line, const std::function<void()>& last_words);
   /// Runs `body`, which may not log, while no line is being written.
   void between_lines(const std::function<void()>& body);
 
@@ -73,7 +78,7 @@ class Logger {
   Sink sink_;
   std::mutex mutex_;
   std::unordered_set<std::string> seen_;
-  StatusLine* status_line_ = nullptr;
+  std::vector<StatusLine*> status_lines_;
 };
 
 }  // namespace accelerate

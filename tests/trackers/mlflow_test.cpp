@@ -139,7 +139,9 @@ Answer as_documented(const Request& request) {
   return {};
 }
 
-// For `unshare -n` and for machines with a proxy alike.
+// A machine's proxy has nothing to do with a server in this process.
+const int kNoProxy = ::setenv("no_proxy", "127.0.0.1", /*overwrite=*/1);
+
 TrackerSetOptions options_for(std::shared_ptr<MlflowTracker> tracker) {
   return {
       .log_with = {std::move(tracker)}, .project = {}, .logger = std::make_shared<Logger>(0, LogLevel::kOff)};

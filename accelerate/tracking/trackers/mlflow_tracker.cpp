@@ -117,10 +117,7 @@ class MlflowTracker::Sender {
     if (lost == 0 && closed_) return "";
     std::string out = concat("mlflow (", where_, "): ");
     out += lost > 0 ? concat(lost, " of ", added_, " values are lost") : "the run could not be closed";
-    if (closed_ || lost == 0) {
-    } else {
-      out += ", and the run could not be closed";
-    }
+    if (!closed_ && lost > 0) out += ", and the run could not be closed";
     return out + (last_failure_.empty() ? std::string() : concat(" (", last_failure_, ")"));
   }
 

@@ -56,7 +56,7 @@ std::string without_control_characters(std::string text) {
 
 std::string rate_text(double per_second, const std::string& unit) {
   char buffer[32];
-  if (per_second <= 0) return "? " + unit + "/s";
+  if (per_second <= 0) return concat("? ", unit, "/s");
   if (per_second < 1) {
     std::snprintf(buffer, sizeof buffer, "%.2f s/", 1 / per_second);
     return buffer + (unit.size() > 1 && unit.back() == 's' ? unit.substr(0, unit.size() - 1) : unit);
@@ -92,8 +92,7 @@ class ProgressBar::Painter final : public StatusLine {
     pause_ = options_.line_interval;
     started_ = drawn_ = Clock::now();
     if (!shown_ || !terminal_) return;
-    below_ = options_.logger->set_status_line(this);
-    draw();
+    options_.logger->add_status_line(*this);
   }
 
   ~Painter() override = default;
@@ -113,11 +112,10 @@ class ProgressBar::Painter final : public StatusLine {
   void finish() {
     if (finished_.exchange(true) || !shown_) return;
     if (terminal_) {
-      options_.logger->between_lines([this] {
+      options_.logger->remove_status_line(*this, [this] {
         paint();
         write_all(options_.fd, "\n");
       });
-      options_.logger->set_status_line(below_);
     } else if (done_ != last_line_done_) {
       options_.logger->between_lines([this] { write_line(); });
     }
@@ -137,23 +135,26 @@ class ProgressBar::Painter final : public StatusLine {
   // A cheap look, without the lock.
   bool is_due(int64_t done, Clock::rep now) const {
     const bool last = total_ && done >= *total_;
-    const Clock::duration since(now - next_look_base_.load());
+    const Clock::duration since(now - last_drawn_.load());
     if (terminal_) return last || since >= options_.redraw_interval;
     const int64_t tenth = total_ && *total_ > 0 ? done * 10 / *total_ : 0;
     return tenth > tenth_.load() || since >= pause_.load();
   }
 
   void draw() {
-    options_.logger->between_lines([this] {
-      if (finished_) return;
-      terminal_ ? paint() : write_line();
-    });
+    if (terminal_) {
+      options_.logger->draw_status_line(*this);
+    } else {
+      options_.logger->between_lines([this] {
+        if (!finished_) write_line();
+      });
+    }
   }
 
   void paint() {
     measure();
     const int width = columns() - 1;  // the last column makes some terminals wrap
-    write_all(options_.fd, "\r" + line(width) + "\033[K");
+    write_all(options_.fd, concat("\r", line(width), "\033[K"));
   }
 
   // "epoch 1: 40% (400/1000) [00:12<00:18, 33.3 steps/s, loss 0.31]"
@@ -196,16 +197,15 @@ class ProgressBar::Painter final : public StatusLine {
   // "[00:12<00:16, 35.0 steps/s, loss 0.31]"
   std::string statistics(int64_t done) const {
     const double elapsed = std::chrono::duration<double>(Clock::now() - started_).count();
-    std::string out = "[" + clock_text(elapsed);
+    std::string out = concat("[", clock_text(elapsed));
     if (total_ && done < *total_) {
-      out += "<" + (rate_ > 0 ? clock_text(static_cast<double>(*total_ - done) / rate_) : std::string("?"));
+      out += concat("<", rate_ > 0 ? clock_text(static_cast<double>(*total_ - done) / rate_) : "?");
     }
     // At the end the mean says more than the last second.
     const double rate =
         total_ && done >= *total_ && elapsed > 0 ? static_cast<double>(done) / elapsed : rate_;
-    out += ", " + rate_text(rate, options_.unit);
-    if (!note_.empty()) out += ", " + note_;
-    return out + "]";
+    out += concat(", ", rate_text(rate, options_.unit));
+    return concat(out, note_.empty() ? "" : ", ", note_, "]");
   }
 
   void measure() {
@@ -218,7 +218,7 @@ class ProgressBar::Painter final : public StatusLine {
       drawn_ = now;
       measured_done_ = done;
     }
-    next_look_base_ = now.time_since_epoch().count();
+    last_drawn_ = now.time_since_epoch().count();
   }
 
   // Asked each time, since windows change their size.
@@ -239,13 +239,13 @@ class ProgressBar::Painter final : public StatusLine {
   EnvVars environment_;
   bool shown_ = false;
   bool terminal_ = false;
-  StatusLine* below_ = nullptr;  // the bar that was there before: an epoch's above a step's
+
   Clock::time_point started_;
 
   std::atomic<int64_t> done_{0};
   std::atomic<bool> finished_{false};
   std::atomic<int64_t> tenth_{0};
-  std::atomic<Clock::rep> next_look_base_{Clock::now().time_since_epoch().count()};
+  std::atomic<Clock::rep> last_drawn_{Clock::now().time_since_epoch().count()};
   std::atomic<Clock::duration> pause_{};
 
   // With the logger's lock.

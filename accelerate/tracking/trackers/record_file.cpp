@@ -72,6 +72,7 @@ struct RecordFile::State {
   uint64_t appended = 0;
   uint64_t rounds = 0;  // times that the thread has tried all that was waiting
   bool write_now = false;
+  bool writing = false;
   bool stop = false;
   bool ended = false;
   bool told = false;
@@ -127,6 +128,7 @@ void RecordFile::State::write_waiting(std::unique_lock<std::mutex>& lock) {
     Operation operation = std::move(waiting.front());
     waiting.pop_front();
     std::string failure;
+    writing = true;
     lock.unlock();
     try {
       perform(operation);
@@ -134,6 +136,7 @@ void RecordFile::State::write_waiting(std::unique_lock<std::mutex>& lock) {
       failure = error.what();
     }
     lock.lock();
+    writing = false;
     if (failure.empty()) {
       waiting_bytes -= operation.bytes.size();
       waiting_records -= operation.records;
@@ -159,6 +162,7 @@ void RecordFile::State::run() {
     work.wait_for(lock, options.flush_interval, [this] { return stop || write_now; });
     write_waiting(lock);
   }
+  if (!waiting.empty()) write_waiting(lock);  // once more, after a failure at the end
   lock.unlock();
   if (fd) ::fsync(fd.get());
   lock.lock();
@@ -219,7 +223,7 @@ void RecordFile::flush() {
   // The round that may be running has not seen what came last.
   const uint64_t goal = state_->rounds + 2;
   const auto finished = [&] {
-    return state_->waiting.empty() && state_->waiting_records == 0 ? true : state_->rounds >= goal;
+    return (state_->waiting.empty() && !state_->writing) || state_->rounds >= goal;
   };
   const auto end = std::chrono::steady_clock::now() + state_->options.close_timeout;
   while (!finished() && std::chrono::steady_clock::now() < end) {

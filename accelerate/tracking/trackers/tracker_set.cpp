@@ -117,6 +117,10 @@ TrackerContext TrackerSet::make_context(const std::string& project) const {
   const std::string& directory = options_.project.logging_directory();
   if (!directory.empty()) {
     out.directory = directory + "/" + project;
+    // Two runs of a process within a second.
+    for (int i = 2; system_files().exists(concat(out.directory, "/run-", out.run_name, ".json")); ++i) {
+      out.run_name = concat(utc_text(out.started), ".", i, "-", ::getpid());
+    }
   } else if (writes_files()) {
     throw ConfigError({.what = concat("the trackers ", join(names(), ", "),
                                       " write files, and there is no folder for them"),
@@ -151,14 +155,22 @@ void TrackerSet::init(const std::string& project, const TrackedValues& config,
   if (files) system_files().create_directories(context.directory);
   if (files && options_.rank == 0) record_ = std::make_unique<RunRecord>(context, options_.settings);
   running_ = true;
-  for (const auto& tracker : trackers_) {
-    const auto given = kwargs.find(tracker->name());
-    context.arguments = given == kwargs.end() ? TrackerArguments() : given->second;
-    tracker->start(context);
+  std::vector<std::shared_ptr<Tracker>> started;
+  try {
+    for (const auto& tracker : trackers_) {
+      const auto given = kwargs.find(tracker->name());
+      context.arguments = given == kwargs.end() ? TrackerArguments() : given->second;
+      tracker->start(context);
+      started.push_back(tracker);
+    }
+    if (config.empty()) return;
+    if (record_) record_->set_configuration(config);
+    for (const auto& tracker : trackers_) tracker->store_init_configuration(config);
+  } catch (...) {
+    trackers_ = std::move(started);
+    finish_all(RunStatus::kFailed);
+    throw;
   }
-  if (config.empty()) return;
-  if (record_) record_->set_configuration(config);
-  for (const auto& tracker : trackers_) tracker->store_init_configuration(config);
 }
 
 void TrackerSet::log(const TrackedValues& values, std::optional<int64_t> step) {
