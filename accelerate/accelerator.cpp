@@ -40,6 +40,7 @@ struct Accelerator::Impl {
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers;
   std::shared_ptr<GradScaler> scaler;  // null but for fp16
   LossWatch loss_watch;
+  std::unique_ptr<TrackerSet> trackers;
   bool triggered = false;   // set_trigger() since the last check
   bool batch_said = false;  // the total batch size has been printed
 };
@@ -60,6 +61,14 @@ Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Im
         std::make_shared<GradScaler>(impl_->options.grad_scaler, nullptr,
                                      [this](const at::Tensor& parameter) { return name_of(parameter); });
   }
+  impl_->trackers = std::make_unique<TrackerSet>(TrackerSetOptions{
+      .log_with = impl_->options.log_with,
+      .project = impl_->options.project_config,
+      .rank = process_index(),
+      .world_size = num_processes(),
+      .environment = impl_->options.environment ? *impl_->options.environment : EnvVars::from_process(),
+      .logger = impl_->context.logger,
+      .settings = explained_values(impl_->config)});
   impl_->active_loaders->lookahead = std::max<int64_t>(1, impl_->config.gradient_accumulation_steps);
 }
 
@@ -70,6 +79,9 @@ const ProcessContext& Accelerator::context() const {
 }
 const Config& Accelerator::config() const {
   return impl_->config;
+}
+TrackerSet& Accelerator::trackers() const {
+  return *impl_->trackers;
 }
 const Strategy& Accelerator::strategy() const {
   return *impl_->strategy;

@@ -24,6 +24,8 @@
 #include "accelerate/prepare.h"
 #include "accelerate/strategy/strategy.h"
 #include "accelerate/tracking/profiler.h"
+#include "accelerate/tracking/trackers/progress_bar.h"
+#include "accelerate/tracking/trackers/tracker_set.h"
 
 namespace accelerate {
 
@@ -67,6 +69,11 @@ struct AcceleratorOptions {
   std::string backend = "auto";
   /// How NCCL runs.
   NcclOptions nccl = {};
+
+  /// Where log() sends values: "jsonl", "csv", "tensorboard", "mlflow", "all", and trackers of your own.
+  std::vector<LogWith> log_with = {};
+  /// The folders that trackers write to.
+  ProjectConfiguration project_config = {};
 
   // For programs in which ranks are no processes (tests, embedding). Default: this process's own.
   std::optional<EnvVars> environment = std::nullopt;
@@ -363,6 +370,33 @@ class Accelerator {
   template <class M>
   M& unwrap_model(PreparedModel<M>& model) const {
     return model.unwrap();
+  }
+
+  /// Local. Begins a run of the project on all trackers of log_with, which are told `config` (learning rate,
+  /// batch size, ...) and get options by their names: {{"tensorboard", {{"flush_secs", "10"}}}}.
+  /// @throws ConfigError for what can't be used; on the main process only where a tracker itself finds out.
+  void init_trackers(const std::string& project_name, const TrackedValues& config = {},
+                     const TrackerInitKwargs& init_kwargs = {}) {
+    trackers().init(project_name, config, init_kwargs);
+  }
+  /// Local. Hands values to all trackers, from the main process: `log({{"loss", loss}, {"epoch", 3}}, step)`.
+  /// Never waits for a disk or a network; for a device where a value is a tensor on one, on every rank.
+  void log(const TrackedValues& values, std::optional<int64_t> step = std::nullopt) {
+    trackers().log(values, step);
+  }
+  /// The tracker of that name; one that does nothing on ranks that do not have it.
+  Tracker& get_tracker(std::string_view name) { return trackers().get(name); }
+  /// All trackers, also for texts, histograms and pictures: `trackers().log_image("digit", image, step)`.
+  TrackerSet& trackers() const;
+  /// Local. Ends the run: writes and sends what is left. An Accelerator that is destroyed without it ends its
+  /// run as failed.
+  /// @throws Error listing what trackers could not keep.
+  void end_training() { trackers().finish(); }
+  /// Local. A bar on the local main process: `auto bar = accelerator.progress_bar(loader.size(), "epoch
+  /// 1");`, then bar.advance() in the loop.
+  ProgressBar progress_bar(std::optional<int64_t> total, std::string description = {}) const {
+    return ProgressBar(total, std::move(description),
+                       {.logger = context().logger, .shown = is_local_main_process()});
   }
 
   /// Collective. Writes the weights and buffers to `directory`/model.safetensors (created where missing) from
