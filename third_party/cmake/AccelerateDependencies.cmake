@@ -8,6 +8,7 @@ endif()
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(XxHash 0.8 REQUIRED)  # XXH3's values are fixed since 0.8
 
 if(NOT ACCELERATE_CORE_ONLY)
   find_package(LibTorch 2.11 REQUIRED)
