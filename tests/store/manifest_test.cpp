@@ -25,7 +25,7 @@ CheckpointManifest example() {
           .epoch = 2,
           .world_size = 4,
           .strategy = "ddp",
-          .extra = R"({"loss":0.1,"note":"ü","list":[1,2.5,-0.0,1e300]})",
+          .extra = R"({"loss":0.1,"note":"ü","list":[1,2.5,-0.0,1e+300]})",
           .files = {{"rank_1/optimizer.bin", 5, 0x0123456789abcdef}, {"model.safetensors", 1u << 31, 7}}};
 }
 
@@ -103,6 +103,7 @@ TEST_CASE("a damaged manifest is named with what is wrong", "[store]") {
   CHECK_THAT(refusal("[]"), ContainsSubstring("no object"));
   CHECK_THAT(refusal("{\"a\":1}"), ContainsSubstring("no manifest of a checkpoint"));
   CHECK_THAT(refusal(concat("{\"a\":", std::string(100000, '['))), ContainsSubstring("nested"));
+  CHECK_THAT(refusal(changed("1200", "1e700")), ContainsSubstring("its JSON can't be read"));
   CHECK_THAT(refusal(changed("1200", "1201")), ContainsSubstring("some of it was changed"));
   CHECK_THAT(refusal(changed("0123456789abcdef", "0123456789abcdee")), ContainsSubstring("was changed"));
   CHECK_THAT(refusal(changed("\"epoch\"", "\"epohc\"")), ContainsSubstring("was changed"));

@@ -61,8 +61,9 @@ class Lister {
     }
     CheckpointVerification found = verify_checkpoint(files_, path_in(folder_, name), level_);
     if (!found.complete()) {
-      const bool has_manifest = files_.exists(path_in(path_in(folder_, name), CheckpointManifest::kFileName));
-      return skip(name, found.reason(), has_manifest);
+      // What can't be read now may be read tomorrow: only what is known to be damaged may be rotated out.
+      const std::string manifest = path_in(path_in(folder_, name), CheckpointManifest::kFileName);
+      return skip(name, found.reason(), !found.unreadable() && files_.exists(manifest));
     }
     add(name, name, std::move(*found.manifest));
   }

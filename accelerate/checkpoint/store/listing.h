@@ -25,7 +25,7 @@ struct ListedCheckpoint {
 struct SkippedEntry {
   std::string name;
   std::string reason;
-  bool is_checkpoint = false;  ///< bears a checkpoint's name and has a manifest: a damaged one
+  bool is_checkpoint = false;  ///< bears a checkpoint's name, has a manifest, and is known to be damaged
 };
 
 struct CheckpointListing {

@@ -49,6 +49,8 @@ Json parse_json(const std::string& text, const std::string& path) {
       damaged(path, concat("cut off after ", text.size(), " bytes"));
     }
     damaged(path, concat("no valid JSON at byte ", error.byte));
+  } catch (const nlohmann::json::exception& error) {  // a number that is too large for any type
+    damaged(path, concat("its JSON can't be read (", error.what(), ")"));
   }
 }
 
@@ -215,9 +217,12 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
   return out;
 }
 
+std::string read_manifest_text(FileSystem& files, const std::string& folder) {
+  return read_whole_file(files, path_in(folder, CheckpointManifest::kFileName), kMostBytes);
+}
+
 CheckpointManifest read_manifest(FileSystem& files, const std::string& folder) {
-  const std::string path = path_in(folder, CheckpointManifest::kFileName);
-  return parse_manifest(read_whole_file(files, path, kMostBytes), path);
+  return parse_manifest(read_manifest_text(files, folder), path_in(folder, CheckpointManifest::kFileName));
 }
 
 }  // namespace accelerate

@@ -53,6 +53,9 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
 /// @throws CheckpointError as parse_manifest() and FileSystem do.
 CheckpointManifest read_manifest(FileSystem& files, const std::string& folder);
 
+/// Its text alone, unread.
+std::string read_manifest_text(FileSystem& files, const std::string& folder);
+
 /// Now, as manifests write it.
 std::string utc_time_text();
 

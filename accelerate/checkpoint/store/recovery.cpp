@@ -8,6 +8,7 @@
 #include "accelerate/checkpoint/store/draft_owner.h"
 #include "accelerate/checkpoint/store/leftovers.h"
 #include "accelerate/checkpoint/store/verify.h"
+#include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate {
@@ -38,8 +39,13 @@ class Recovery {
  private:
   std::string path(const std::string& name) const { return path_in(folder_, name); }
 
+  // An error of the disk may pass: nothing is decided, and nothing removed, on what can't be read now.
   CheckpointVerification quick(const std::string& name) const {
-    return verify_checkpoint(files_, path(name), VerifyLevel::kQuick);
+    CheckpointVerification out = verify_checkpoint(files_, path(name), VerifyLevel::kQuick);
+    if (!out.unreadable()) return out;
+    throw CheckpointError({.what = concat("cleaning up in ", folder_),
+                           .got = concat(name, ", which can't be read: ", out.reason()),
+                           .hint = "Nothing was removed on account of it."});
   }
 
   void recover(const std::string& final_name, const Leftovers& leftovers) {

@@ -69,12 +69,17 @@ void check_files(FileSystem& files, const std::string& folder, VerifyLevel level
       }
       if (!problem.empty()) out.problems.push_back({file.path, problem});
     } catch (const CheckpointError& error) {
-      out.problems.push_back({file.path, error.what()});
+      out.problems.push_back({file.path, error.what(), true});
     }
   }
 }
 
 }  // namespace
+
+bool CheckpointVerification::unreadable() const {
+  return std::any_of(problems.begin(), problems.end(),
+                     [](const CheckpointProblem& problem) { return problem.is_unreadable; });
+}
 
 std::string CheckpointVerification::reason() const {
   std::string out;
@@ -89,6 +94,7 @@ std::string CheckpointVerification::reason() const {
 CheckpointVerification verify_checkpoint(FileSystem& files, const std::string& folder, VerifyLevel level,
                                          const VerifyCallback& progress) {
   CheckpointVerification out;
+  std::string text;
   try {
     const std::optional<FileInfo> info = files.info(folder);
     if (!info || info->kind != FileKind::kDirectory) {
@@ -100,7 +106,13 @@ CheckpointVerification verify_checkpoint(FileSystem& files, const std::string& f
                                          " in it: copied in part, or written by another program")});
       return out;
     }
-    out.manifest = read_manifest(files, folder);
+    text = read_manifest_text(files, folder);
+  } catch (const CheckpointError& error) {
+    out.problems.push_back({CheckpointManifest::kFileName, error.what(), true});
+    return out;
+  }
+  try {
+    out.manifest = parse_manifest(text, path_in(folder, CheckpointManifest::kFileName));
   } catch (const CheckpointError& error) {
     out.problems.push_back({CheckpointManifest::kFileName, error.what()});
     return out;
@@ -111,7 +123,7 @@ CheckpointVerification verify_checkpoint(FileSystem& files, const std::string& f
     for (const CheckpointFile& file : out.manifest->files) known.insert(file.path);
     find_other_files(files, folder, "", known, out.other_files);
   } catch (const CheckpointError& error) {
-    out.problems.push_back({"", error.what()});
+    out.problems.push_back({"", error.what(), true});
   }
   return out;
 }

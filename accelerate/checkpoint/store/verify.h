@@ -26,6 +26,9 @@ using VerifyCallback = std::function<void(const VerifyProgress&)>;
 struct CheckpointProblem {
   std::string path;  ///< of the file, below the checkpoint's folder; "" for the folder itself
   std::string what;  ///< "cut off: 100 of 4096 bytes are there"
+  /// It could not be looked at (an error of the disk, no right to read), so that it may well be whole.
+  /// Nothing may be removed because of it.
+  bool is_unreadable = false;
 };
 
 struct CheckpointVerification {
@@ -34,6 +37,8 @@ struct CheckpointVerification {
   std::vector<std::string> other_files;        ///< in the folder, but not in the manifest: no problem
 
   bool complete() const { return problems.empty(); }
+  /// Whether one of the problems is that something could not be looked at.
+  bool unreadable() const;
   /// The problems in one line, the first few of them if there are many.
   std::string reason() const;
 };
