@@ -21,6 +21,8 @@ void add_launch_command(CLI::App& app, int& exit_code, const std::vector<std::st
 void add_env_command(CLI::App& app, int& exit_code);
 void add_estimate_memory_command(CLI::App& app, int& exit_code);
 void add_report_command(CLI::App& app, int& exit_code);
+void add_checkpoint_command(CLI::App& app, int& exit_code);
+void add_merge_weights_command(CLI::App& app, int& exit_code);
 void add_test_command(CLI::App& app, int& exit_code);
 void add_completion_command(CLI::App& app, int& exit_code);
 

@@ -15,6 +15,7 @@ mark_as_advanced(ACCELERATE_CURL_INCLUDE_DIR)
 if(NOT ACCELERATE_CURL_INCLUDE_DIR)
   message(STATUS "MLflow: left out (libcurl4-openssl-dev brings what it takes)")
 endif()
+find_package(XxHash 0.8 REQUIRED)  # XXH3's values are fixed since 0.8
 
 if(NOT ACCELERATE_CORE_ONLY)
   find_package(LibTorch 2.11 REQUIRED)

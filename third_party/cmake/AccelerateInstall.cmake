@@ -2,7 +2,7 @@
 #   accelerate::core        the torch-free part
 #   accelerate::accelerate  the framework (not with ACCELERATE_CORE_ONLY)
 #   accelerate::accel       the program
-# yaml-cpp, nlohmann-json, protozero, CLI11, libcurl's and gloo's headers are used inside only; those who use the package
+# yaml-cpp, nlohmann-json, protozero, xxHash, CLI11, libcurl's and gloo's headers are used inside only; those who use the package
 # don't need them, except for yaml-cpp, zlib, Open MPI and Arrow where the libraries are static.
 
 include(CMakePackageConfigHelpers)
@@ -31,6 +31,10 @@ if(NOT TARGET accelerate)
 endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/accelerate" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE ${_torch_folders})
+if(NOT TARGET accelerate)  # torch-free parts of folders that were left out above
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/accelerate/checkpoint/store"
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/accelerate/checkpoint" FILES_MATCHING PATTERN "*.h")
+endif()
 
 # What the package has to know of this build.
 set(ACCELERATE_CONFIG_WITH_TORCH FALSE)
