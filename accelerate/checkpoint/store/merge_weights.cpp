@@ -2,76 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <map>
 
 #include "accelerate/checkpoint/store/weight_files.h"
+#include "accelerate/checkpoint/store/weight_output.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr size_t kBufferBytes = size_t{4} << 20;
-constexpr const char* kSuffix = ".safetensors";
-constexpr const char* kIndexSuffix = ".safetensors.index.json";
-constexpr const char* kPartSuffix = ".merging";
-constexpr size_t kDigits = 5;
 
-struct Output {
-  std::string folder;
-  std::string stem;  // "model"
-
-  std::string path(const std::string& name) const { return path_in(folder, name); }
-  std::string index() const { return stem + kIndexSuffix; }
-};
-
-Output output_of(const std::string& text) {
-  if (!text.ends_with(kSuffix)) return {text.empty() ? "." : text, "model"};
+WeightOutput output_of(const std::string& text) {
+  constexpr std::string_view kSuffix = ".safetensors";
+  if (!text.ends_with(kSuffix)) return {.folder = text.empty() ? "." : text};
   const std::string name = text.substr(text.rfind('/') + 1);
-  return {parent_directory(text), name.substr(0, name.size() - std::string(kSuffix).size())};
-}
-
-std::string shard_name(const std::string& stem, size_t shard, size_t count) {
-  if (count == 1) return stem + kSuffix;
-  char text[48];
-  std::snprintf(text, sizeof text, "-%05zu-of-%05zu", shard + 1, count);
-  return stem + text + kSuffix;
-}
-
-bool is_digits(std::string_view text) {
-  return text.size() == kDigits && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-// "-00001-of-00002": what stands between the stem and the suffix.
-bool is_shard_part(std::string_view text) {
-  return text.size() == 2 * kDigits + 5 && text.starts_with('-') && is_digits(text.substr(1, kDigits)) &&
-         text.substr(1 + kDigits, 4) == "-of-" && is_digits(text.substr(kDigits + 5));
-}
-
-// Weights of that stem that are in the folder.
-std::vector<std::string> weights_at(FileSystem& files, const Output& output) {
-  std::vector<std::string> out;
-  const std::optional<FileInfo> info = files.info(output.folder);
-  if (!info) return out;
-  if (info->kind != FileKind::kDirectory) {
-    throw ConfigError({.what = concat("the output ", output.folder),
-                       .expected = "a folder, or a file that ends in .safetensors",
-                       .got = "another file"});
-  }
-  for (const std::string& name : files.list(output.folder)) {
-    if (!name.starts_with(output.stem)) continue;
-    const std::string rest = name.substr(output.stem.size());
-    const std::string_view part = std::string_view(rest).substr(
-        0, rest.size() - std::min(rest.size(), std::string_view(kSuffix).size()));
-    if (rest == kIndexSuffix || rest == kSuffix || (rest.ends_with(kSuffix) && is_shard_part(part))) {
-      out.push_back(name);
-    }
-  }
-  return out;
+  return {.folder = parent_directory(text), .stem = name.substr(0, name.size() - kSuffix.size())};
 }
 
 bool same_file(const std::string& a, const std::string& b) {
@@ -79,7 +27,7 @@ bool same_file(const std::string& a, const std::string& b) {
   return std::filesystem::equivalent(a, b, error);
 }
 
-void check_output(const WeightFiles& model, const Output& output, const std::vector<std::string>& there,
+void check_output(const WeightFiles& model, const WeightOutput& output, const std::vector<std::string>& there,
                   bool overwrite) {
   for (const std::string& name : there) {
     for (const std::string& path : model.paths) {
@@ -98,8 +46,8 @@ class Merger {
   Merger(FileSystem& files, const WeightFiles& model, const MergeOptions& options)
       : files_(files), model_(model), options_(options), buffer_(kBufferBytes) {}
 
-  // Writes one shard to `path`, synced. `members` are positions in the model's weights.
-  void write(const std::string& path, std::vector<size_t> members) {
+  // Writes one shard. `members` are positions in the model's weights.
+  void write(WritableFile& file, std::vector<size_t> members) {
     std::sort(members.begin(), members.end(), [this](size_t a, size_t b) {
       const SafetensorsEntry& x = model_.weights[a].entry;
       const SafetensorsEntry& y = model_.weights[b].entry;
@@ -116,11 +64,8 @@ class Merger {
       entries.push_back(std::move(entry));
     }
     const std::string header = write_safetensors_header(entries, model_.metadata);
-    const auto file = files_.create(path);
-    file->write(std::as_bytes(std::span(header.data(), header.size())));
-    for (const size_t member : members) copy(model_.weights[member], *file);
-    file->sync();
-    file->close();
+    file.write(std::as_bytes(std::span(header.data(), header.size())));
+    for (const size_t member : members) copy(model_.weights[member], file);
   }
 
  private:
@@ -154,42 +99,6 @@ class Merger {
   std::unique_ptr<ReadableFile> source_;
   size_t source_file_ = 0;
 };
-
-std::string index_text(const WeightFiles& model, const ShardPlan& plan, const std::string& stem) {
-  std::map<std::string, std::string> map;
-  for (size_t shard = 0; shard < plan.shards.size(); ++shard) {
-    for (const size_t member : plan.shards[shard]) {
-      map[model.weights[member].entry.name] = shard_name(stem, shard, plan.shards.size());
-    }
-  }
-  nlohmann::json metadata = nlohmann::json::parse(model.index_metadata);
-  metadata["total_size"] = plan.total_bytes;
-  const nlohmann::json out = {{"metadata", metadata}, {"weight_map", map}};
-  return out.dump(2, ' ', true) + "\n";
-}
-
-// Gives all files their names. Without an index at any moment in between: the old one first, the new one
-// last.
-void put_in_place(FileSystem& files, const Output& output, const std::vector<std::string>& names,
-                  const std::string& index, const std::vector<std::string>& there) {
-  const auto is_there = [&there](const std::string& name) {
-    return std::find(there.begin(), there.end(), name) != there.end();
-  };
-  if (is_there(output.index())) {
-    files.remove(output.path(output.index()));
-    files.sync_directory(output.folder);
-  }
-  for (const std::string& name : names) files.rename(output.path(name + kPartSuffix), output.path(name));
-  files.sync_directory(output.folder);
-  if (!index.empty()) write_file_atomically(files, output.path(output.index()), index);
-  bool removed = false;
-  for (const std::string& name : there) {
-    if (name == output.index() || std::find(names.begin(), names.end(), name) != names.end()) continue;
-    files.remove(output.path(name));
-    removed = true;
-  }
-  if (removed) files.sync_directory(output.folder);
-}
 
 }  // namespace
 
@@ -240,7 +149,7 @@ ShardPlan plan_shards(const std::vector<uint64_t>& tensor_bytes, std::optional<u
 MergeResult merge_weights(FileSystem& files, const std::string& input, const std::string& output_path,
                           const MergeOptions& options) {
   const WeightFiles model = read_weight_files(files, input);
-  const Output output = output_of(output_path);
+  const WeightOutput output = output_of(output_path);
   const std::vector<std::string> there = weights_at(files, output);
   check_output(model, output, there, options.overwrite);
   std::vector<uint64_t> sizes;
@@ -249,27 +158,18 @@ MergeResult merge_weights(FileSystem& files, const std::string& input, const std
   require_free_bytes(files, output.folder, plan.total_bytes);
 
   std::vector<std::string> names;
+  std::map<std::string, std::string> map;
   for (size_t i = 0; i < plan.shards.size(); ++i) {
-    names.push_back(shard_name(output.stem, i, plan.shards.size()));
+    names.push_back(weight_shard_name(output.stem, i, plan.shards.size()));
+    for (const size_t member : plan.shards[i]) map[model.weights[member].entry.name] = names.back();
   }
-  const std::string index = names.size() > 1 ? index_text(model, plan, output.stem) : "";
-  files.create_directories(output.folder);
-  try {
-    Merger merger(files, model, options);
-    merger.progress_.total_bytes = plan.total_bytes;
-    for (size_t i = 0; i < names.size(); ++i) {
-      merger.write(output.path(names[i] + kPartSuffix), plan.shards[i]);
-    }
-    put_in_place(files, output, names, index, there);
-  } catch (...) {
-    for (const std::string& name : names) {
-      try {
-        files.remove(output.path(name + kPartSuffix));
-      } catch (const std::exception&) {  // the first problem is the one to report
-      }
-    }
-    throw;
-  }
+  const std::string index =
+      names.size() > 1 ? weight_index_text(map, plan.total_bytes, model.index_metadata) : "";
+  Merger merger(files, model, options);
+  merger.progress_.total_bytes = plan.total_bytes;
+  write_weight_set(
+      files, output, names,
+      [&](size_t shard, WritableFile& file) { merger.write(file, plan.shards[shard]); }, index);
   MergeResult out{.files = {},
                   .tensors = model.weights.size(),
                   .bytes = plan.total_bytes,

@@ -76,6 +76,14 @@ void check_count(const std::string& folder, const std::vector<std::string>& name
   }
 }
 
+// "model_1.safetensors": in a checkpoint of several models, those after the first.
+bool is_of_other_model(const std::string& name) {
+  constexpr std::string_view kStem = "model_";
+  if (!name.starts_with(kStem)) return false;
+  const size_t end = name.find_first_not_of("0123456789", kStem.size());
+  return end != kStem.size() && (name[end] == '.' || name[end] == '-');
+}
+
 // What else the folder may be, for whoever named a wrong one.
 std::string hint_for(FileSystem& files, const std::string& folder) {
   for (const std::string& name : files.list(folder)) {
@@ -121,7 +129,8 @@ class Reader {
   void read_folder(const std::string& folder) {
     std::vector<std::string> names;
     for (const std::string& name : files_.list(folder)) {
-      if (name.starts_with("model") && name.ends_with(kFileSuffix)) names.push_back(name);
+      if (name.starts_with("model") && name.ends_with(kFileSuffix) && !is_of_other_model(name))
+        names.push_back(name);
     }
     if (names.empty()) {
       fail(folder, concat("neither ", kIndexName, " nor any model*.safetensors is in it"),
