@@ -176,7 +176,7 @@ MergeResult merge_weights(FileSystem& files, const std::string& input, const std
                   .tied = model.tied,
                   .notes = model.notes};
   for (const std::string& name : names) out.files.push_back(output.path(name));
-  if (!index.empty()) out.files.push_back(output.path(output.index()));
+  if (!index.empty()) out.files.push_back(output.path(output.index_name()));
   return out;
 }
 
