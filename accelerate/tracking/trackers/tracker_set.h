@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "accelerate/config/load.h"
-#include "accelerate/tracking/trackers/project_configuration.h"
+#include "accelerate/core/project_configuration.h"
 #include "accelerate/tracking/trackers/tracker.h"
 
 namespace accelerate {
