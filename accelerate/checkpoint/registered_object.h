@@ -2,11 +2,9 @@
 
 #include <concepts>
 #include <functional>
-#include <span>
 #include <string>
 
 #include "accelerate/comm/serializer.h"
-#include "accelerate/core/error.h"
 
 namespace torch::serialize {
 class InputArchive;
@@ -54,34 +52,14 @@ std::string archive_bytes(const std::function<void(torch::serialize::OutputArchi
 void load_archive_bytes(const std::string& bytes,
                         const std::function<void(torch::serialize::InputArchive&)>& load);
 
-template <class T>
-std::string bytes_of(const T& value) {
-  ByteWriter writer;
-  save_value<T>(writer, value);
-  return writer.take();
-}
-
-/// @throws DataError where the bytes are not those of a T.
-template <class T>
-T value_of(const std::string& bytes) {
-  ByteReader reader(std::as_bytes(std::span(bytes.data(), bytes.size())));
-  T value = load_value<T>(reader);
-  if (reader.left() != 0) {
-    throw DataError({.what = "a value in a checkpoint",
-                     .got = "more bytes than its type has",
-                     .hint = "It was written by an object of another type."});
-  }
-  return value;
-}
-
 /// `object` must live as long as the result.
 template <Checkpointable T>
 RegisteredObject register_object(T& object) {
   RegisteredObject out;
   if constexpr (HasStateDict<T>) {
     using State = std::remove_cvref_t<decltype(object.state_dict())>;
-    out.save = [&object] { return bytes_of<State>(object.state_dict()); };
-    out.load = [&object](const std::string& bytes) { object.load_state_dict(value_of<State>(bytes)); };
+    out.save = [&object] { return to_bytes<State>(object.state_dict()); };
+    out.load = [&object](const std::string& bytes) { object.load_state_dict(from_bytes<State>(bytes)); };
   } else if constexpr (TorchSerializable<T>) {
     out.save = [&object] {
       return archive_bytes([&object](torch::serialize::OutputArchive& archive) { object.save(archive); });
@@ -91,8 +69,8 @@ RegisteredObject register_object(T& object) {
                          [&object](torch::serialize::InputArchive& archive) { object.load(archive); });
     };
   } else {
-    out.save = [&object] { return bytes_of<T>(object); };
-    out.load = [&object](const std::string& bytes) { object = value_of<T>(bytes); };
+    out.save = [&object] { return to_bytes<T>(object); };
+    out.load = [&object](const std::string& bytes) { object = from_bytes<T>(bytes); };
   }
   return out;
 }

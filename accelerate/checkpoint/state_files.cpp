@@ -20,7 +20,7 @@ void write_text(WritableFile& file, const std::string& text) {
   file.write(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-uint64_t bytes_of(const at::Tensor& tensor) {
+uint64_t tensor_bytes(const at::Tensor& tensor) {
   return static_cast<uint64_t>(tensor.numel()) * tensor.element_size();
 }
 
@@ -29,17 +29,17 @@ uint64_t bytes_of(const at::Tensor& tensor) {
 std::vector<TensorDict> share_out(const TensorDict& tensors, int size, const std::set<std::string>& main_only) {
   std::vector<TensorDict> out(static_cast<size_t>(size));
   uint64_t total = 0;
-  for (const auto& [name, tensor] : tensors) total += main_only.contains(name) ? 0 : bytes_of(tensor);
+  for (const auto& [name, tensor] : tensors) total += main_only.contains(name) ? 0 : tensor_bytes(tensor);
   uint64_t before = 0;
   for (const auto& [name, tensor] : tensors) {
     if (main_only.contains(name)) {
       out[0].emplace(name, tensor);
       continue;
     }
-    const uint64_t middle = before + bytes_of(tensor) / 2;
+    const uint64_t middle = before + tensor_bytes(tensor) / 2;
     const uint64_t rank = total == 0 ? 0 : middle * static_cast<uint64_t>(size) / total;
     out[std::min<uint64_t>(rank, static_cast<uint64_t>(size) - 1)].emplace(name, tensor);
-    before += bytes_of(tensor);
+    before += tensor_bytes(tensor);
   }
   return out;
 }
@@ -75,7 +75,7 @@ class Collector {
 
   void add_plan(const std::string& name, SafetensorsPlan plan) {
     const auto held = std::make_shared<SafetensorsPlan>(std::move(plan));
-    for (const at::Tensor& tensor : held->tensors) out_.bytes += bytes_of(tensor);
+    for (const at::Tensor& tensor : held->tensors) out_.bytes += tensor_bytes(tensor);
     plans_.push_back(held);
     out_.files.push_back({name, [held](WritableFile& file) { write_safetensors(file, *held); }});
   }
@@ -104,7 +104,7 @@ class Collector {
       const std::string name = weight_shard_name(stem, shard++, static_cast<size_t>(filled));
       for (const auto& [tensor_name, tensor] : parts[rank]) {
         map[tensor_name] = name;
-        total += bytes_of(tensor);
+        total += tensor_bytes(tensor);
       }
       if (rank == static_cast<size_t>(options_.rank)) add_plan(name, plan_safetensors(parts[rank], metadata));
     }
