@@ -391,8 +391,8 @@ class Accelerator {
   Tracker& get_tracker(std::string_view name) { return trackers().get(name); }
   /// All trackers, also for texts, histograms and pictures: `trackers().log_image("digit", image, step)`.
   TrackerSet& trackers() const;
-  /// Local. Ends the run: waits for the last asynchronous save, writes and sends what is left. An Accelerator that is destroyed without it ends its
-  /// run as failed.
+  /// Local. Ends the run: waits for the last asynchronous save, writes and sends what is left. An Accelerator
+  /// that is destroyed without it ends its run as failed.
   /// @throws Error listing what trackers could not keep.
   void end_training();
   /// Local. A bar on the local main process: `auto bar = accelerator.progress_bar(loader.size(), "epoch
@@ -402,8 +402,8 @@ class Accelerator {
                        {.logger = context().logger, .shown = is_local_main_process()});
   }
 
-  /// Collective. Writes the weights and buffers to `directory`/model.safetensors (created where missing), or to
-  /// several files with their index, from the main process, under the module's own names: what Python's
+  /// Collective. Writes the weights and buffers to `directory`/model.safetensors (created where missing), or
+  /// to several files with their index, from the main process, under the module's own names: what Python's
   /// safetensors and transformers read. Returns the path of the file or index once all is complete, on every
   /// rank.
   /// @throws CheckpointError on every rank when writing fails.
@@ -422,19 +422,19 @@ class Accelerator {
     return load_module(*model.core()->module, path, options);
   }
 
-  /// Collective. Writes the whole state of the training as one checkpoint, see Note [What a checkpoint holds]:
-  /// all that was prepared, random generators, loader positions, counters and registered objects. Without
-  /// `path`: `project_dir`/checkpoints/checkpoint_<iteration>, of which total_limit stay. The folder appears
-  /// under its name as a whole or not at all; a checkpoint that was there is replaced likewise. Returns the
-  /// path.
-  /// @throws ConfigError without a path or automatic naming; CheckpointError on all ranks when one fails, with
-  /// what was there before untouched; what an earlier asynchronous save threw.
+  /// Collective. Writes the whole state of the training as one checkpoint, see Note [What a checkpoint
+  /// holds]: all that was prepared, random generators, loader positions, counters and registered objects.
+  /// Without `path`: `project_dir`/checkpoints/checkpoint_<iteration>, of which total_limit stay. The folder
+  /// appears under its name as a whole or not at all; a checkpoint that was there is replaced likewise.
+  /// Returns the path.
+  /// @throws ConfigError without a path or automatic naming; CheckpointError on all ranks when one fails,
+  /// with what was there before untouched; what an earlier asynchronous save threw.
   std::string save_state(const std::string& path = "", const SaveStateOptions& options = {}) {
     return training_state().save(training_parts(), path, options);
   }
-  /// Collective. Goes on from a checkpoint; call it after prepare(). Without `path` the newest complete one of
-  /// `project_dir`/checkpoints; damaged ones are named and passed over. Loops over prepared loaders go on at
-  /// the batch after the last one that was handed out.
+  /// Collective. Goes on from a checkpoint; call it after prepare(). Without `path` the newest complete one
+  /// of `project_dir`/checkpoints; damaged ones are named and passed over. Loops over prepared loaders go on
+  /// at the batch after the last one that was handed out.
   /// @throws CheckpointError on all ranks: none there, damaged, or other objects than were saved. What was
   /// loaded before the error stays.
   LoadedState load_state(const std::string& path = "", const LoadStateOptions& options = {}) {
@@ -458,16 +458,20 @@ class Accelerator {
   }
   /// Local, on all ranks alike. Runs `hook` in each save_state() or load_state(), see StateHook. Returns a
   /// number for remove_state_hook().
-  int64_t register_save_state_pre_hook(StateHook hook) { return training_state().add_save_hook(std::move(hook)); }
-  int64_t register_load_state_pre_hook(StateHook hook) { return training_state().add_load_hook(std::move(hook)); }
+  int64_t register_save_state_pre_hook(StateHook hook) {
+    return training_state().add_save_hook(std::move(hook));
+  }
+  int64_t register_load_state_pre_hook(StateHook hook) {
+    return training_state().add_load_hook(std::move(hook));
+  }
   void remove_state_hook(int64_t number) { training_state().remove_hook(number); }
 
   /// Collective. True on every rank once any has been sent SIGTERM, which ends no rank by itself from the
   /// first call on (a second one does).
   bool preemption_requested();
-  /// Collective. Does nothing until a rank is sent SIGTERM (a scheduler wants the machine, `kill`); then saves
-  /// the state and throws Preempted, whose exit code is 75: `accel launch --max_restarts` or the scheduler
-  /// starts the program again, and resume() goes on. Call it at the end of each step.
+  /// Collective. Does nothing until a rank is sent SIGTERM (a scheduler wants the machine, `kill`); then
+  /// saves the state and throws Preempted, whose exit code is 75: `accel launch --max_restarts` or the
+  /// scheduler starts the program again, and resume() goes on. Call it at the end of each step.
   void save_if_preempted(const std::string& path = "");
 
  private:

@@ -86,10 +86,11 @@ std::string JointSave::wait_for(const std::string& name, int writer) {
     const auto value = options_.store->get(key(name), std::min(kSlice, deadline.remaining()));
     if (value) return *value;
   }
-  throw CommError({.what = concat("saving to ", options_.path, ": rank ", writer, " did not come to it within ",
-                                  static_cast<double>(options_.timeout.count()) / 1000.0, " s"),
-                   .hint = "It may be gone, or need a longer AcceleratorOptions::timeout.",
-                   .rank = options_.rank});
+  throw CommError(
+      {.what = concat("saving to ", options_.path, ": rank ", writer, " did not come to it within ",
+                      static_cast<double>(options_.timeout.count()) / 1000.0, " s"),
+       .hint = "It may be gone, or need a longer AcceleratorOptions::timeout.",
+       .rank = options_.rank});
 }
 
 std::vector<CheckpointFile> JointSave::write(const std::vector<FileToWrite>& mine) {

@@ -65,8 +65,7 @@ RegisteredObject register_object(T& object) {
       return archive_bytes([&object](torch::serialize::OutputArchive& archive) { object.save(archive); });
     };
     out.load = [&object](const std::string& bytes) {
-      load_archive_bytes(bytes,
-                         [&object](torch::serialize::InputArchive& archive) { object.load(archive); });
+      load_archive_bytes(bytes, [&object](torch::serialize::InputArchive& archive) { object.load(archive); });
     };
   } else {
     out.save = [&object] { return to_bytes<T>(object); };

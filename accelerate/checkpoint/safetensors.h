@@ -63,8 +63,8 @@ class SafetensorsFile {
 
   const std::string& path() const { return mapping_->path(); }
   const SafetensorsHeader& header() const { return header_; }
-  /// A tensor of the header, on the CPU, in the mapped memory, which lives as long as the tensor does. Writing
-  /// to it changes this process's copy only, never the file.
+  /// A tensor of the header, on the CPU, in the mapped memory, which lives as long as the tensor does.
+  /// Writing to it changes this process's copy only, never the file.
   at::Tensor tensor(const SafetensorsEntry& entry) const;
   /// Gives the memory of a tensor's pages back once it has been copied; it must not have been written to.
   void release(const SafetensorsEntry& entry) const;

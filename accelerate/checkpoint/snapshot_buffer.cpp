@@ -19,7 +19,8 @@ struct SnapshotBuffer::Memory {
   Memory(size_t size, bool wants_pinned) : size_bytes(size), pinned(wants_pinned) {
     if (size == 0) return;
     if (pinned) {
-      pinned_bytes = at::empty({static_cast<int64_t>(size)}, at::TensorOptions(at::kByte).pinned_memory(true));
+      pinned_bytes =
+          at::empty({static_cast<int64_t>(size)}, at::TensorOptions(at::kByte).pinned_memory(true));
       data = static_cast<std::byte*>(pinned_bytes.mutable_data_ptr());
       return;
     }

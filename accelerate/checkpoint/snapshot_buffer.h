@@ -16,8 +16,8 @@ class SnapshotBuffer {
 
   /// Makes room for tensors of so many bytes together, and gives all room up that was handed out.
   void reset(size_t total_bytes, bool pinned);
-  /// A contiguous copy of `tensor` on the CPU in this memory; reset() must have made room. It keeps the memory
-  /// alive.
+  /// A contiguous copy of `tensor` on the CPU in this memory; reset() must have made room. It keeps the
+  /// memory alive.
   at::Tensor copy(const at::Tensor& tensor);
   /// Bytes that `tensor` takes up.
   static size_t room_for(const at::Tensor& tensor);

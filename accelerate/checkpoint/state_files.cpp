@@ -26,7 +26,8 @@ uint64_t tensor_bytes(const at::Tensor& tensor) {
 
 // Tensors by the rank that writes them: consecutive names, about equally many bytes each. `main_only` are
 // those whose value on the main process counts.
-std::vector<TensorDict> share_out(const TensorDict& tensors, int size, const std::set<std::string>& main_only) {
+std::vector<TensorDict> share_out(const TensorDict& tensors, int size,
+                                  const std::set<std::string>& main_only) {
   std::vector<TensorDict> out(static_cast<size_t>(size));
   uint64_t total = 0;
   for (const auto& [name, tensor] : tensors) total += main_only.contains(name) ? 0 : tensor_bytes(tensor);
@@ -69,8 +70,7 @@ class Collector {
   bool is_main() const { return options_.rank == 0; }
 
   void add_text(const std::string& name, std::string text) {
-    out_.files.push_back(
-        {name, [text = std::move(text)](WritableFile& file) { write_text(file, text); }});
+    out_.files.push_back({name, [text = std::move(text)](WritableFile& file) { write_text(file, text); }});
   }
 
   void add_plan(const std::string& name, SafetensorsPlan plan) {
@@ -88,7 +88,8 @@ class Collector {
     const TensorDict kept = without_shared(tensors, &shared);
     std::vector<TensorDict> parts;
     if (options_.sharded && options_.size > 1) parts = share_out(kept, options_.size, main_only);
-    const auto filled = std::count_if(parts.begin(), parts.end(), [](const auto& part) { return !part.empty(); });
+    const auto filled =
+        std::count_if(parts.begin(), parts.end(), [](const auto& part) { return !part.empty(); });
     if (filled < 2) {
       const std::string name = weight_shard_name(stem, 0, 1);
       if (is_main()) add_plan(name, plan_safetensors(tensors));
@@ -136,9 +137,8 @@ class Collector {
     Json loaders = Json::array();
     for (const auto& loader : parts_.loaders) {
       const LoaderState state = loader->state();
-      Json entry = {{"epoch", state.epoch},
-                    {"samples_seen", state.samples_seen},
-                    {"world_size", state.world_size}};
+      Json entry = {
+          {"epoch", state.epoch}, {"samples_seen", state.samples_seen}, {"world_size", state.world_size}};
       if (state.seed) entry["seed"] = *state.seed;
       loaders.push_back(std::move(entry));
     }

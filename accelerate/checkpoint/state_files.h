@@ -24,7 +24,8 @@ std::string object_file(const RegisteredObject& object, int rank);
 
 /// The names under which the parameters of all models are saved, by TensorImpl: those of the first model as
 /// they are, others with the name of their model before them.
-std::unordered_map<const void*, std::string> parameter_names(const std::vector<std::shared_ptr<ModelCore>>& models);
+std::unordered_map<const void*, std::string> parameter_names(
+    const std::vector<std::shared_ptr<ModelCore>>& models);
 
 /// What a rank writes.
 struct CollectedState {

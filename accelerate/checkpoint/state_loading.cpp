@@ -79,10 +79,11 @@ void load_objects(const std::vector<RegisteredObject>& objects, const Json& save
     const RegisteredObject& object = objects[i];
     const Json& entry = saved.at(i);
     if (entry.at("name") != object.name || entry.at("per_rank") != object.per_rank) {
-      throw CheckpointError({.what = concat("registered object number ", i, " of ", path),
-                             .expected = concat("'", object.name, "'", object.per_rank ? " of each rank" : ""),
-                             .got = entry.dump(),
-                             .hint = "Register the same objects in the same order."});
+      throw CheckpointError(
+          {.what = concat("registered object number ", i, " of ", path),
+           .expected = concat("'", object.name, "'", object.per_rank ? " of each rank" : ""),
+           .got = entry.dump(),
+           .hint = "Register the same objects in the same order."});
     }
     if (object.per_rank && rank >= world_size) continue;  // a new rank keeps what it has
     const std::string file = path_in(path, object_file(object, rank));
@@ -110,12 +111,13 @@ void TrainingState::load_random_states(const std::string& path, const LoadStateO
     problem = error.what();
   }
   if (problem.empty()) return;
-  const std::string text = concat("the random generators of rank ", rank, " are not restored from ", file,
-                                  ": ", problem);
+  const std::string text =
+      concat("the random generators of rank ", rank, " are not restored from ", file, ": ", problem);
   if (options.strict) {
-    throw CheckpointError({.what = text,
-                           .hint = "Load without LoadStateOptions::strict to go on with other random numbers.",
-                           .rank = rank});
+    throw CheckpointError(
+        {.what = text,
+         .hint = "Load without LoadStateOptions::strict to go on with other random numbers.",
+         .rank = rank});
   }
   context_.logger->warning(text + "; it goes on with other random numbers", LogRanks::kAll);
 }
@@ -129,12 +131,13 @@ void TrainingState::load_parts(const TrainingParts& parts, const std::string& pa
   loaded.world_size = manifest.world_size;
   const int size = context_.communicator->size();
   if (manifest.world_size != size) {
-    context_.logger->warning(concat(
-        path, " was written by ", manifest.world_size, manifest.world_size == 1 ? " rank" : " ranks",
-        " and is loaded by ", size, size > manifest.world_size ? ": the random generators of the new ranks go on "
-                                                                  "from their own seeds"
-                                                                : "",
-        "; the training goes on with batches and random numbers of other ranks"));
+    context_.logger->warning(concat(path, " was written by ", manifest.world_size,
+                                    manifest.world_size == 1 ? " rank" : " ranks", " and is loaded by ", size,
+                                    size > manifest.world_size
+                                        ? ": the random generators of the new ranks go on "
+                                          "from their own seeds"
+                                        : "",
+                                    "; the training goes on with batches and random numbers of other ranks"));
   }
   for (const auto& [number, hook] : load_hooks_) hook(path);
   const Json state = read_state(path);
@@ -166,8 +169,9 @@ void TrainingState::load_parts(const TrainingParts& parts, const std::string& pa
       parts.scaler->load_state({.scale = state.at("scaler").at("scale").get<double>(),
                                 .growth_tracker = state.at("scaler").at("growth_tracker").get<int64_t>()});
     } else if (has_scaler != (parts.scaler != nullptr)) {
-      context_.logger->warning(has_scaler ? concat(path, " was written under fp16, and is loaded without: its "
-                                                         "gradient scale is left out")
+      context_.logger->warning(has_scaler ? concat(path,
+                                                   " was written under fp16, and is loaded without: its "
+                                                   "gradient scale is left out")
                                           : concat(path, " holds no gradient scale: it starts anew"));
     }
   } catch (const Json::exception& error) {

@@ -99,7 +99,8 @@ TrainingState::~TrainingState() {
   try {
     std::rethrow_exception(running_->problem);
   } catch (const std::exception& error) {
-    context_.logger->error(concat("the save in the background failed: ", error_message(error)), LogRanks::kAll);
+    context_.logger->error(concat("the save in the background failed: ", error_message(error)),
+                           LogRanks::kAll);
   }
 }
 
@@ -165,9 +166,10 @@ std::string TrainingState::choose_path(const std::string& path) {
       const CheckpointListing listing = list_checkpoints(system_files(), folder);
       const ListedCheckpoint* newest = listing.newest();
       if (newest != nullptr && newest->number >= project_.iteration) {
-        throw CheckpointError({.what = concat("saving as ", checkpoint_name(project_.iteration), " in ", folder),
-                               .got = concat(newest->name, " there already, of another run"),
-                               .hint = "Call load_state() to go on from it, or choose another project_dir."});
+        throw CheckpointError(
+            {.what = concat("saving as ", checkpoint_name(project_.iteration), " in ", folder),
+             .got = concat(newest->name, " there already, of another run"),
+             .hint = "Call load_state() to go on from it, or choose another project_dir."});
       }
     }
     return path_in(folder, checkpoint_name(project_.iteration));
@@ -178,7 +180,8 @@ void TrainingState::report(const std::string& path, const std::vector<std::strin
                            double seconds) const {
   char time[32];
   std::snprintf(time, sizeof time, "%.2f s", seconds);
-  context_.logger->info(concat("saved ", path, " (", size_text(bytes), " by the main process in ", time, ")"));
+  context_.logger->info(
+      concat("saved ", path, " (", size_text(bytes), " by the main process in ", time, ")"));
   for (const std::string& note : notes) context_.logger->warning(note);
 }
 
@@ -218,13 +221,11 @@ std::string TrainingState::save(const TrainingParts& parts, const std::string& g
   } catch (const std::exception&) {
     // The others are on their way, and must be told where they wait for this rank's files.
     failed = true;
-    state.files = {{"failed", [problem = std::current_exception()](WritableFile&) {
-                      std::rethrow_exception(problem);
-                    }}};
+    state.files = {
+        {"failed", [problem = std::current_exception()](WritableFile&) { std::rethrow_exception(problem); }}};
   }
-  CheckpointManifest manifest{.iteration = project_.iteration,
-                              .world_size = size,
-                              .strategy = std::string(parts.strategy->name())};
+  CheckpointManifest manifest{
+      .iteration = project_.iteration, .world_size = size, .strategy = std::string(parts.strategy->name())};
   for (const auto& optimizer : parts.optimizers)
     manifest.optimizer_steps = std::max(manifest.optimizer_steps, optimizer->steps_taken());
   if (!parts.loaders.empty()) manifest.epoch = parts.loaders.front()->state().epoch;
@@ -325,8 +326,8 @@ std::optional<LoadedState> TrainingState::load(const TrainingParts& parts, const
   }
   if (problem) std::rethrow_exception(problem);
   project_.iteration = std::max(project_.iteration, loaded.iteration + 1);
-  context_.logger->info(concat("loaded ", path, ": ", loaded.optimizer_steps, " optimizer steps, epoch ",
-                               loaded.epoch));
+  context_.logger->info(
+      concat("loaded ", path, ": ", loaded.optimizer_steps, " optimizer steps, epoch ", loaded.epoch));
   return loaded;
 }
 

@@ -36,7 +36,8 @@ TensorDict read_bin_index(const std::string& path, const std::string& key) {
   for (const auto& [tensor, file] : map->items()) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";
     if (name.empty() || name.find('/') != std::string::npos)
-      throw CheckpointError({.what = concat(path, ": the file of '", tensor, "' is no name beside the index")});
+      throw CheckpointError(
+          {.what = concat(path, ": the file of '", tensor, "' is no name beside the index")});
     names.insert(name);
   }
   TensorDict out;
@@ -177,8 +178,8 @@ LoadWeightsReport load_weights(const TensorDict& targets, const WeightSource& so
     const at::Tensor stored = source.read(name);
     const at::Tensor& own = target->second;
     if (stored.sizes() != own.sizes()) {
-      report.mismatched.push_back(concat(wanted, ": ", sizes_text(stored), " in the file, ", sizes_text(own),
-                                         " in the model"));
+      report.mismatched.push_back(
+          concat(wanted, ": ", sizes_text(stored), " in the file, ", sizes_text(own), " in the model"));
       continue;
     }
     if (!convertible(stored, own)) {
@@ -204,10 +205,10 @@ LoadWeightsReport load_weights(const TensorDict& targets, const WeightSource& so
       problems.push_back(concat("not in the model: ", list_of(report.unexpected)));
     if (!report.mismatched.empty())
       problems.push_back(concat("of another shape or kind: ", list_of(report.mismatched, "; ")));
-    throw CheckpointError({.what = concat("the weights in ", source.path(), " do not fit the model: ",
-                                          join(problems, "; ")),
-                           .hint = "Load them into the model they were saved from, map names with "
-                                   "LoadWeightsOptions::rename, or set strict to false to load what fits."});
+    throw CheckpointError(
+        {.what = concat("the weights in ", source.path(), " do not fit the model: ", join(problems, "; ")),
+         .hint = "Load them into the model they were saved from, map names with "
+                 "LoadWeightsOptions::rename, or set strict to false to load what fits."});
   }
   const at::NoGradGuard no_grad;
   for (const Copy& copy : copies) {

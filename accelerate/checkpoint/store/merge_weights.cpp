@@ -168,8 +168,8 @@ MergeResult merge_weights(FileSystem& files, const std::string& input, const std
   Merger merger(files, model, options);
   merger.progress_.total_bytes = plan.total_bytes;
   write_weight_set(
-      files, output, names,
-      [&](size_t shard, WritableFile& file) { merger.write(file, plan.shards[shard]); }, index);
+      files, output, names, [&](size_t shard, WritableFile& file) { merger.write(file, plan.shards[shard]); },
+      index);
   MergeResult out{.files = {},
                   .tensors = model.weights.size(),
                   .bytes = plan.total_bytes,
