@@ -3,7 +3,9 @@
 // Everything a training program needs.
 #include "accelerate/accelerator.h"
 #include "accelerate/checkpoint/safetensors.h"
+#include "accelerate/checkpoint/torch_file.h"
 #include "accelerate/core/error.h"
+#include "accelerate/core/preemption.h"
 #include "accelerate/core/version.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/item_dataset.h"

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "accelerate/checkpoint/safetensors.h"
+#include "accelerate/accelerator_impl_internal.h"
 #include "accelerate/comm/device.h"
 #include "accelerate/config/load.h"
 #include "accelerate/core/error.h"
@@ -14,7 +14,6 @@
 #include "accelerate/memory.h"
 #include "accelerate/optim/clip.h"
 #include "accelerate/optim/optimizer_state.h"
-#include "accelerate/precision/loss_watch.h"
 #include "accelerate/process_start.h"
 #include "accelerate/strategy/placement.h"
 
@@ -28,21 +27,6 @@ std::optional<at::ScalarType> autocast_dtype(MixedPrecision precision) {
 }
 
 }  // namespace
-
-struct Accelerator::Impl {
-  Config config;
-  ProcessContext context;
-  AcceleratorOptions options;
-  std::unique_ptr<Strategy> strategy;
-  std::shared_ptr<ActiveLoaders> active_loaders = std::make_shared<ActiveLoaders>();
-  std::shared_ptr<Accumulation> accumulation;
-  std::vector<std::shared_ptr<detail::ModelCore>> models;
-  std::vector<std::shared_ptr<detail::OptimizerCore>> optimizers;
-  std::shared_ptr<GradScaler> scaler;  // null but for fp16
-  LossWatch loss_watch;
-  bool triggered = false;   // set_trigger() since the last check
-  bool batch_said = false;  // the total batch size has been printed
-};
 
 Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Impl>()) {
   detail::ProcessStart start = detail::start_process(options);
@@ -60,6 +44,15 @@ Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Im
         std::make_shared<GradScaler>(impl_->options.grad_scaler, nullptr,
                                      [this](const at::Tensor& parameter) { return name_of(parameter); });
   }
+  impl_->trackers = std::make_unique<TrackerSet>(TrackerSetOptions{
+      .log_with = impl_->options.log_with,
+      .project = impl_->options.project_config,
+      .rank = process_index(),
+      .world_size = num_processes(),
+      .environment = impl_->options.environment ? *impl_->options.environment : EnvVars::from_process(),
+      .logger = impl_->context.logger,
+      .settings = explained_values(impl_->config)});
+  impl_->training_state = std::make_unique<detail::TrainingState>(context(), impl_->options.project_config);
   impl_->active_loaders->lookahead = std::max<int64_t>(1, impl_->config.gradient_accumulation_steps);
 }
 
@@ -70,6 +63,9 @@ const ProcessContext& Accelerator::context() const {
 }
 const Config& Accelerator::config() const {
   return impl_->config;
+}
+TrackerSet& Accelerator::trackers() const {
+  return *impl_->trackers;
 }
 const Strategy& Accelerator::strategy() const {
   return *impl_->strategy;
@@ -108,6 +104,7 @@ std::shared_ptr<detail::LoaderCore> Accelerator::make_loader_core(std::optional<
   configuration.device_placement = configuration.device_placement && impl_->options.device_placement;
   auto core = std::make_shared<detail::LoaderCore>(context(), dataset_size, options, configuration,
                                                    impl_->active_loaders);
+  impl_->loaders.push_back(core);
   // The first loader is the one that trains; others (evaluation) are not told about.
   const bool first = !std::exchange(impl_->batch_said, true);
   if (first && core->batch_size_per_rank() > 0 && is_main_process()) {
@@ -261,6 +258,9 @@ GradScaler* Accelerator::scaler() const {
 void Accelerator::free_memory() {
   impl_->models.clear();
   impl_->optimizers.clear();
+  impl_->loaders.clear();
+  impl_->schedulers.clear();
+  impl_->training_state->free_memory();
   impl_->batch_said = false;
   empty_device_cache();
 }
@@ -375,32 +375,6 @@ void Accelerator::print_line(const std::string& text) {
     if (written <= 0) return;  // a closed standard output must not end the training
     done += static_cast<size_t>(written);
   }
-}
-
-std::string Accelerator::save_module(torch::nn::Module& module, const std::string& directory) {
-  const TensorDict tensors = impl_->strategy->full_state_dict(module);
-  const std::string path = directory + "/model.safetensors";
-  at::Tensor failed = at::zeros({1}, at::kLong);
-  std::exception_ptr problem;
-  if (is_main_process()) {
-    try {
-      system_files().create_directories(directory);
-      for (const auto& [left_out, kept] : save_safetensors(system_files(), path, tensors)) {
-        logger().info(
-            concat("'", left_out, "' shares its memory with '", kept, "' and is saved under that name"));
-      }
-    } catch (const std::exception&) {
-      problem = std::current_exception();
-      failed.fill_(1);
-    }
-  }
-  communicator().broadcast(failed, 0);
-  if (problem) std::rethrow_exception(problem);
-  if (failed.item<int64_t>() != 0) {
-    throw CheckpointError(
-        {.what = concat("the main process could not write ", path), .rank = process_index(), .echo = true});
-  }
-  return path;
 }
 
 }  // namespace accelerate

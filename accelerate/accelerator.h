@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/checkpoint/training_state.h"
+#include "accelerate/checkpoint/weights.h"
 #include "accelerate/comm/object_collectives.h"
 #include "accelerate/comm/process_context.h"
 #include "accelerate/comm/serializer.h"
@@ -19,11 +21,14 @@
 #include "accelerate/data/split_between.h"
 #include "accelerate/environment/env_vars.h"
 #include "accelerate/optim/accumulation.h"
+#include "accelerate/optim/scheduler_state.h"
 #include "accelerate/precision/autocast.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/prepare.h"
 #include "accelerate/strategy/strategy.h"
 #include "accelerate/tracking/profiler.h"
+#include "accelerate/tracking/trackers/progress_bar.h"
+#include "accelerate/tracking/trackers/tracker_set.h"
 
 namespace accelerate {
 
@@ -67,6 +72,11 @@ struct AcceleratorOptions {
   std::string backend = "auto";
   /// How NCCL runs.
   NcclOptions nccl = {};
+
+  /// Where log() sends values: "jsonl", "csv", "tensorboard", "mlflow", "all", and trackers of your own.
+  std::vector<LogWith> log_with = {};
+  /// The folders that checkpoints and trackers go to.
+  ProjectConfiguration project_config = {};
 
   // For programs in which ranks are no processes (tests, embedding). Default: this process's own.
   std::optional<EnvVars> environment = std::nullopt;
@@ -288,16 +298,16 @@ class Accelerator {
   template <Serializable T>
   std::vector<T> gather_object(const std::vector<T>& values) {
     std::vector<T> out;
-    for (const std::string& bytes : all_gather_bytes(communicator(), to_bytes(values))) {
-      for (T& value : from_bytes<std::vector<T>>(bytes)) out.push_back(std::move(value));
+    for (const std::string& bytes : all_gather_bytes(communicator(), detail::to_bytes(values))) {
+      for (T& value : detail::from_bytes<std::vector<T>>(bytes)) out.push_back(std::move(value));
     }
     return out;
   }
   /// Collective. The value of rank `root`; of any type that can be bytes (Note [Values as bytes]).
   template <Serializable T>
   T broadcast_object(const T& value, int root = 0) {
-    return from_bytes<T>(
-        broadcast_bytes(communicator(), process_index() == root ? to_bytes(value) : "", root));
+    return detail::from_bytes<T>(
+        broadcast_bytes(communicator(), process_index() == root ? detail::to_bytes(value) : "", root));
   }
   /// Collective. Returns once all ranks are here.
   void wait_for_everyone() { communicator().barrier(); }
@@ -365,14 +375,104 @@ class Accelerator {
     return model.unwrap();
   }
 
-  /// Collective. Writes the weights and buffers to `directory`/model.safetensors (created where missing) from
-  /// the main process, atomically, under the module's own names: what Python's safetensors and transformers
-  /// read. Returns the path once the file is complete, on every rank.
+  /// Local. Begins a run of the project on all trackers of log_with, which are told `config` (learning rate,
+  /// batch size, ...) and get options by their names: {{"tensorboard", {{"flush_secs", "10"}}}}.
+  /// @throws ConfigError for what can't be used; on the main process only where a tracker itself finds out.
+  void init_trackers(const std::string& project_name, const TrackedValues& config = {},
+                     const TrackerInitKwargs& init_kwargs = {}) {
+    trackers().init(project_name, config, init_kwargs);
+  }
+  /// Local. Hands values to all trackers, from the main process: `log({{"loss", loss}, {"epoch", 3}}, step)`.
+  /// Never waits for a disk or a network; for a device where a value is a tensor on one, on every rank.
+  void log(const TrackedValues& values, std::optional<int64_t> step = std::nullopt) {
+    trackers().log(values, step);
+  }
+  /// The tracker of that name; one that does nothing on ranks that do not have it.
+  Tracker& get_tracker(std::string_view name) { return trackers().get(name); }
+  /// All trackers, also for texts, histograms and pictures: `trackers().log_image("digit", image, step)`.
+  TrackerSet& trackers() const;
+  /// Local. Ends the run: waits for the last asynchronous save, writes and sends what is left. An Accelerator
+  /// that is destroyed without it ends its run as failed.
+  /// @throws Error listing what trackers could not keep.
+  void end_training();
+  /// Local. A bar on the local main process: `auto bar = accelerator.progress_bar(loader.size(), "epoch
+  /// 1");`, then bar.advance() in the loop.
+  ProgressBar progress_bar(std::optional<int64_t> total, std::string description = {}) const {
+    return ProgressBar(total, std::move(description),
+                       {.logger = context().logger, .shown = is_local_main_process()});
+  }
+
+  /// Collective. Writes the weights and buffers to `directory`/model.safetensors (created where missing), or
+  /// to several files with their index, from the main process, under the module's own names: what Python's
+  /// safetensors and transformers read. Returns the path of the file or index once all is complete, on every
+  /// rank.
   /// @throws CheckpointError on every rank when writing fails.
   template <class M>
-  std::string save_model(const PreparedModel<M>& model, const std::string& directory) {
-    return save_module(*model.core()->module, directory);
+  std::string save_model(const PreparedModel<M>& model, const std::string& directory,
+                         const SaveWeightsOptions& options = {}) {
+    return save_module(*model.core()->module, directory, options);
   }
+  /// Collective. Loads weights and buffers from what WeightSource::open() takes: what save_model(), Python's
+  /// safetensors or transformers, torch.save or torch::save wrote. Each rank reads the files, straight to its
+  /// device.
+  /// @throws CheckpointError on every rank, as load_weights().
+  template <class M>
+  LoadWeightsReport load_model(const PreparedModel<M>& model, const std::string& path,
+                               const LoadWeightsOptions& options = {}) {
+    return load_module(*model.core()->module, path, options);
+  }
+
+  /// Collective. Writes the whole state of the training as one checkpoint, see Note [What a checkpoint
+  /// holds]: all that was prepared, random generators, loader positions, counters and registered objects.
+  /// Without `path`: `project_dir`/checkpoints/checkpoint_<iteration>, of which total_limit stay. The folder
+  /// appears under its name as a whole or not at all; a checkpoint that was there is replaced likewise.
+  /// Returns the path.
+  /// @throws ConfigError without a path or automatic naming; CheckpointError on all ranks when one fails,
+  /// with what was there before untouched; what an earlier asynchronous save threw.
+  std::string save_state(const std::string& path = "", const SaveStateOptions& options = {}) {
+    return training_state().save(training_parts(), path, options);
+  }
+  /// Collective. Goes on from a checkpoint; call it after prepare(). Without `path` the newest complete one
+  /// of `project_dir`/checkpoints; damaged ones are named and passed over. Loops over prepared loaders go on
+  /// at the batch after the last one that was handed out.
+  /// @throws CheckpointError on all ranks: none there, damaged, or other objects than were saved. What was
+  /// loaded before the error stays.
+  LoadedState load_state(const std::string& path = "", const LoadStateOptions& options = {}) {
+    return *training_state().load(training_parts(), path, /*must_exist=*/true, options);
+  }
+  /// Collective. load_state() where there is a checkpoint, else nothing: the way to begin a run that may be
+  /// started again.
+  std::optional<LoadedState> resume(const LoadStateOptions& options = {}) {
+    return training_state().load(training_parts(), "", /*must_exist=*/false, options);
+  }
+  /// Local. Waits until the last asynchronous save is complete.
+  /// @throws CheckpointError when it failed.
+  void wait_for_save() { training_state().wait(); }
+
+  /// Local, on all ranks alike. The object's state goes into checkpoints; it must live as long as they are
+  /// saved. See Checkpointable for what can be. `name` is that of its file (default custom_checkpoint_<i>).
+  /// The main process's state counts, unless `per_rank`.
+  template <Checkpointable T>
+  void register_for_checkpointing(T& object, const std::string& name = "", bool per_rank = false) {
+    register_object(detail::register_object(object), name, per_rank);
+  }
+  /// Local, on all ranks alike. Runs `hook` in each save_state() or load_state(), see StateHook. Returns a
+  /// number for remove_state_hook().
+  int64_t register_save_state_pre_hook(StateHook hook) {
+    return training_state().add_save_hook(std::move(hook));
+  }
+  int64_t register_load_state_pre_hook(StateHook hook) {
+    return training_state().add_load_hook(std::move(hook));
+  }
+  void remove_state_hook(int64_t number) { training_state().remove_hook(number); }
+
+  /// Collective. True on every rank once any has been sent SIGTERM, which ends no rank by itself from the
+  /// first call on (a second one does).
+  bool preemption_requested();
+  /// Collective. Does nothing until a rank is sent SIGTERM (a scheduler wants the machine, `kill`); then
+  /// saves the state and throws Preempted, whose exit code is 75: `accel launch --max_restarts` or the
+  /// scheduler starts the program again, and resume() goes on. Call it at the end of each step.
+  void save_if_preempted(const std::string& path = "");
 
  private:
   // `objects` holds references of the kind that prepare() was called with, so that a variable is not moved
@@ -405,6 +505,9 @@ class Accelerator {
       if constexpr (std::is_base_of_v<torch::optim::LRScheduler, typename detail::Pointee<Plain>::Type>) {
         optimizers = detail::optimizers_of(*held, optimizers);
       }
+      add_scheduler({.save = [held] { return scheduler_state(*held); },
+                     .load = [held](const std::string& json) { load_scheduler_state(*held, json); }},
+                    held.get());
       return {std::move(held), accumulation(), std::move(optimizers), scheduler_rule()};
     }
   }
@@ -420,21 +523,14 @@ class Accelerator {
       std::shared_ptr<torch::optim::Optimizer> optimizer);
   std::shared_ptr<const Accumulation> accumulation() const;
   std::vector<std::shared_ptr<detail::OptimizerCore>> optimizer_cores() const;
+  void add_scheduler(detail::SchedulerSlot slot, const void* scheduler);
+  void register_object(RegisteredObject object, const std::string& name, bool per_rank);
+  detail::TrainingState& training_state() const;
+  detail::TrainingParts training_parts() const;
   SchedulerRule scheduler_rule() const;
   AccumulateScope begin_micro_batch(std::vector<std::shared_ptr<detail::ModelCore>> models);
   void join(const std::vector<std::shared_ptr<detail::ModelCore>>& models, const std::function<void()>& body,
             const JoinOptions& options);
-  template <class T>
-  static std::string to_bytes(const T& value) {
-    ByteWriter writer;
-    save_value<T>(writer, value);
-    return writer.take();
-  }
-  template <class T>
-  static T from_bytes(const std::string& bytes) {
-    ByteReader reader(std::as_bytes(std::span(bytes.data(), bytes.size())));
-    return load_value<T>(reader);
-  }
   std::string name_of(const at::Tensor& parameter) const;
   at::Tensor gather_tensor(const at::Tensor& tensor);
   at::Tensor gather_tensor_for_metrics(const at::Tensor& tensor);
@@ -442,7 +538,10 @@ class Accelerator {
   at::Tensor broadcast_tensor(const at::Tensor& tensor, int root);
   void require_finite_gradients(const std::vector<at::Tensor>& parameters, double norm_type);
   void print_line(const std::string& text);
-  std::string save_module(torch::nn::Module& module, const std::string& directory);
+  std::string save_module(torch::nn::Module& module, const std::string& directory,
+                          const SaveWeightsOptions& options);
+  LoadWeightsReport load_module(torch::nn::Module& module, const std::string& path,
+                                const LoadWeightsOptions& options);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

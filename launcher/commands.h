@@ -20,6 +20,9 @@ void add_config_command(CLI::App& app, int& exit_code);
 void add_launch_command(CLI::App& app, int& exit_code, const std::vector<std::string>& program);
 void add_env_command(CLI::App& app, int& exit_code);
 void add_estimate_memory_command(CLI::App& app, int& exit_code);
+void add_report_command(CLI::App& app, int& exit_code);
+void add_checkpoint_command(CLI::App& app, int& exit_code);
+void add_merge_weights_command(CLI::App& app, int& exit_code);
 void add_test_command(CLI::App& app, int& exit_code);
 void add_completion_command(CLI::App& app, int& exit_code);
 

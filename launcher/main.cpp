@@ -34,6 +34,9 @@ int run_main(int argc, char** argv) {
   add_config_command(app, exit_code);
   add_env_command(app, exit_code);
   add_estimate_memory_command(app, exit_code);
+  add_report_command(app, exit_code);
+  add_checkpoint_command(app, exit_code);
+  add_merge_weights_command(app, exit_code);
   add_test_command(app, exit_code);
   add_completion_command(app, exit_code);
   let_last_flag_count(app);

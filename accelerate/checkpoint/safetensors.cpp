@@ -2,22 +2,14 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
-#include <limits>
-#include <nlohmann/json.hpp>
-#include <set>
 
 #include "accelerate/core/error.h"
-#include "accelerate/core/file_mapping.h"
 #include "accelerate/core/strings.h"
 
 namespace accelerate {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 
 struct DtypeName {
   at::ScalarType dtype;
@@ -39,121 +31,126 @@ constexpr std::array<DtypeName, 15> kDtypes = {{{at::kDouble, "F64"},
                                                 {at::kUInt32, "U32"},
                                                 {at::kUInt64, "U64"}}};
 
-const char* dtype_name(const std::string& tensor, at::ScalarType dtype, const std::string& path) {
-  for (const DtypeName& entry : kDtypes) {
-    if (entry.dtype == dtype) return entry.name;
-  }
-  throw CheckpointError({.what = concat(path, ": tensor '", tensor, "'"),
-                         .expected = "a dtype that safetensors has",
-                         .got = std::string(c10::toString(dtype)),
-                         .hint = "Convert it first (complex numbers: torch::view_as_real)."});
-}
-
 // Tensors that are one and the same memory have equal keys.
 std::array<int64_t, 3> memory_key(const at::Tensor& tensor) {
   return {reinterpret_cast<int64_t>(tensor.storage().unsafeGetStorageImpl()), tensor.storage_offset(),
           tensor.numel()};
 }
 
-[[noreturn]] void damaged(const std::string& path, const std::string& what) {
-  throw CheckpointError({.what = concat(path, " is no complete safetensors file: ", what),
-                         .hint = "It may have been cut off while it was copied; take another copy."});
-}
-
-std::shared_ptr<FileMapping> map_file(const std::string& path) {
-  std::shared_ptr<FileMapping> mapping;
-  try {
-    mapping = std::make_shared<FileMapping>(path);
-  } catch (const DataError& error) {
-    throw CheckpointError(error.text());
-  }
-  if (mapping->bytes().size() < 8) damaged(path, concat("only ", mapping->bytes().size(), " bytes"));
-  return mapping;
-}
-
-at::Tensor read_entry(const std::string& path, const std::string& name, const Json& entry,
-                      const std::shared_ptr<FileMapping>& mapping, size_t data_begin) {
-  const std::string dtype = entry.at("dtype");
-  const auto sizes = entry.at("shape").get<std::vector<int64_t>>();
-  const auto offsets = entry.at("data_offsets").get<std::array<uint64_t, 2>>();
-  for (const DtypeName& known : kDtypes) {
-    if (dtype != known.name) continue;
-    uint64_t bytes = c10::elementSize(known.dtype);
-    for (const int64_t size : sizes) {
-      if (size < 0 ||
-          (size > 0 && bytes > std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(size))) {
-        damaged(path, concat("the shape of '", name, "' is not possible"));
-      }
-      bytes *= static_cast<uint64_t>(size);
-    }
-    if (offsets[0] > offsets[1] || offsets[1] - offsets[0] != bytes ||
-        offsets[1] > mapping->bytes().size() - data_begin) {
-      damaged(path, concat("the data of '", name, "' does not fit its shape or lies past the end"));
-    }
-    const auto options = at::TensorOptions(known.dtype);
-    if (bytes == 0) return at::empty(sizes, options);
-    return at::from_blob(
-        mapping->bytes().data() + data_begin + offsets[0], sizes, [mapping](void*) {}, options);
-  }
-  damaged(path, concat("tensor '", name, "' has the unknown dtype ", dtype));
-}
-
 }  // namespace
 
-SharedNames save_safetensors(FileSystem& files, const std::string& path, const TensorDict& tensors,
-                             const std::map<std::string, std::string>& metadata) {
-  Json header;
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  SharedNames shared;
+const std::map<std::string, std::string>& safetensors_metadata() {
+  static const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  return metadata;
+}
+
+std::string safetensors_dtype(at::ScalarType dtype, const std::string& tensor) {
+  for (const DtypeName& entry : kDtypes) {
+    if (entry.dtype == dtype) return entry.name;
+  }
+  throw CheckpointError({.what = concat("tensor '", tensor, "'"),
+                         .expected = "a dtype that safetensors has",
+                         .got = std::string(c10::toString(dtype)),
+                         .hint = "Convert it first (complex numbers: torch::view_as_real)."});
+}
+
+at::ScalarType torch_dtype(const std::string& safetensors_dtype, const std::string& tensor) {
+  for (const DtypeName& entry : kDtypes) {
+    if (safetensors_dtype == entry.name) return entry.dtype;
+  }
+  throw CheckpointError(
+      {.what = concat("tensor '", tensor, "' has the dtype ", safetensors_dtype, ", which torch does not")});
+}
+
+TensorDict without_shared(const TensorDict& tensors, SharedNames* shared) {
+  TensorDict out;
   std::map<std::array<int64_t, 3>, std::string> written;
-  std::vector<at::Tensor> data;
-  uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
-    const char* dtype = dtype_name(name, tensor.scalar_type(), path);
     if (tensor.numel() > 0) {
       const auto [entry, is_new] = written.emplace(memory_key(tensor), name);
       if (!is_new) {
-        shared.emplace_back(name, entry->second);
+        if (shared != nullptr) shared->emplace_back(name, entry->second);
         continue;
       }
     }
-    const uint64_t end = offset + static_cast<uint64_t>(tensor.numel()) * tensor.element_size();
-    header[name] = {{"dtype", dtype}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, end}}};
-    offset = end;
-    data.push_back(tensor);
+    out.emplace(name, tensor);
   }
-  std::string text = header.is_null() ? "{}" : header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // tensors begin aligned
-  write_file_atomically(files, path, [&](WritableFile& file) {
-    std::array<std::byte, 8> length{};
-    for (size_t i = 0; i < 8; ++i) length[i] = static_cast<std::byte>((text.size() >> (8 * i)) & 0xFF);
-    file.write(length);
-    file.write(std::as_bytes(std::span(text.data(), text.size())));
-    for (const at::Tensor& tensor : data) {
-      const at::Tensor plain = tensor.detach().cpu().contiguous();
-      file.write({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
-    }
+  return out;
+}
+
+uint64_t SafetensorsPlan::total_bytes() const {
+  uint64_t out = header.size();
+  for (const at::Tensor& tensor : tensors) out += tensor.nbytes();
+  return out;
+}
+
+SafetensorsPlan plan_safetensors(const TensorDict& tensors, std::map<std::string, std::string> metadata) {
+  SafetensorsPlan plan;
+  std::vector<SafetensorsEntry> entries;
+  const TensorDict kept = without_shared(tensors, &plan.shared);
+  for (const auto& [name, tensor] : kept) {
+    entries.push_back({.name = name,
+                       .dtype = safetensors_dtype(tensor.scalar_type(), name),
+                       .shape = tensor.sizes().vec()});
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return safetensors_dtype_order(a.dtype) > safetensors_dtype_order(b.dtype);
   });
-  return shared;
+  uint64_t offset = 0;
+  for (SafetensorsEntry& entry : entries) {
+    const at::Tensor& tensor = kept.at(entry.name);
+    entry.begin = offset;
+    entry.end = offset += static_cast<uint64_t>(tensor.numel()) * tensor.element_size();
+    plan.tensors.push_back(tensor);
+  }
+  for (const auto& [left_out, name] : plan.shared) metadata.emplace(left_out, name);
+  plan.header = write_safetensors_header(entries, metadata);
+  return plan;
+}
+
+void write_safetensors(WritableFile& file, const SafetensorsPlan& plan) {
+  file.write(std::as_bytes(std::span(plan.header.data(), plan.header.size())));
+  for (const at::Tensor& tensor : plan.tensors) {
+    if (tensor.numel() == 0) continue;
+    const at::Tensor plain = tensor.detach().cpu().contiguous();
+    file.write({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
+  }
+}
+
+SharedNames save_safetensors(FileSystem& files, const std::string& path, const TensorDict& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  SafetensorsPlan plan = plan_safetensors(tensors, metadata);
+  write_file_atomically(files, path, [&](WritableFile& file) { write_safetensors(file, plan); });
+  return std::move(plan.shared);
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : header_(read_safetensors_header(system_files(), path)) {
+  try {
+    mapping_ = std::make_shared<FileMapping>(path);
+  } catch (const DataError& error) {
+    throw CheckpointError(error.text());
+  }
+  if (mapping_->bytes().size() < header_.data_begin + header_.data_bytes())
+    throw CheckpointError({.what = concat(path, " became shorter while it was read")});
+}
+
+at::Tensor SafetensorsFile::tensor(const SafetensorsEntry& entry) const {
+  const auto options = at::TensorOptions(torch_dtype(entry.dtype, entry.name));
+  if (entry.num_bytes() == 0) return at::empty(entry.shape, options);
+  return at::from_blob(
+      mapping_->bytes().data() + header_.data_begin + entry.begin, entry.shape,
+      [mapping = mapping_](void*) {}, options);
+}
+
+void SafetensorsFile::release(const SafetensorsEntry& entry) const {
+  mapping_->release(mapping_->bytes().subspan(header_.data_begin + entry.begin, entry.num_bytes()));
 }
 
 TensorDict load_safetensors(const std::string& path) {
-  const std::shared_ptr<FileMapping> mapping = map_file(path);
-  const auto* bytes = reinterpret_cast<const unsigned char*>(mapping->bytes().data());
-  uint64_t header_bytes = 0;
-  for (size_t i = 0; i < 8; ++i) header_bytes |= static_cast<uint64_t>(bytes[i]) << (8 * i);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > mapping->bytes().size() - 8) {
-    damaged(path, concat("a header of ", header_bytes, " bytes in a file of ", mapping->bytes().size()));
-  }
+  const SafetensorsFile file(path);
   TensorDict out;
-  try {
-    const Json header = Json::parse(bytes + 8, bytes + 8 + header_bytes);
-    for (const auto& [name, entry] : header.items()) {
-      if (name != "__metadata__") out[name] = read_entry(path, name, entry, mapping, 8 + header_bytes);
-    }
-  } catch (const nlohmann::json::exception& error) {
-    damaged(path, concat("the header can't be read (", error.what(), ")"));
-  }
+  for (const SafetensorsEntry& entry : file.header().tensors) out.emplace(entry.name, file.tensor(entry));
   return out;
 }
 

@@ -19,6 +19,12 @@ std::span<const std::byte> ByteReader::take(size_t size_bytes) {
   return out;
 }
 
+void detail::throw_left_over(size_t size_bytes) {
+  throw DataError({.what = "reading a value from bytes",
+                   .got = concat(size_bytes, " bytes more than it has"),
+                   .hint = "It must be read as the type that was written, member by member."});
+}
+
 void Serializer<at::Tensor>::save(ByteWriter& writer, const at::Tensor& tensor) {
   save_value<bool>(writer, tensor.defined());
   if (!tensor.defined()) return;

@@ -67,6 +67,9 @@ struct Serializer;
 
 namespace detail {
 
+/// @throws DataError: there are more bytes than the type has.
+[[noreturn]] void throw_left_over(size_t size_bytes);
+
 struct SaveArchive {
   ByteWriter& writer;
   template <class... Ts>
@@ -282,5 +285,27 @@ template <class... Ts>
 void detail::LoadArchive::operator()(Ts&... parts) {
   ((parts = load_value<Ts>(reader)), ...);
 }
+
+namespace detail {
+
+/// A value as bytes.
+template <Serializable T>
+std::string to_bytes(const T& value) {
+  ByteWriter writer;
+  save_value<T>(writer, value);
+  return writer.take();
+}
+
+/// The reverse.
+/// @throws DataError where the bytes are not those of a T.
+template <Serializable T>
+T from_bytes(const std::string& bytes) {
+  ByteReader reader(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  T value = load_value<T>(reader);
+  if (reader.left() != 0) throw_left_over(reader.left());
+  return value;
+}
+
+}  // namespace detail
 
 }  // namespace accelerate

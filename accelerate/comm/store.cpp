@@ -65,6 +65,11 @@ bool Store::has(const std::string& key) {
   return store_->check({key});
 }
 
+void Store::remove(const std::string& key) {
+  const QuietStore quiet;
+  store_->deleteKey(key);
+}
+
 int64_t Store::add(const std::string& key, int64_t amount) {
   const QuietStore quiet;
   return store_->add(key, amount);

@@ -32,6 +32,8 @@ class Store {
   std::optional<std::string> get(const std::string& key, std::chrono::milliseconds timeout);
   /// True if the key is there now.
   bool has(const std::string& key);
+  /// Forgets a key; one that is not there is no error.
+  void remove(const std::string& key);
   /// Adds to a counter that starts at 0 and returns the new value.
   int64_t add(const std::string& key, int64_t amount);
 

@@ -53,8 +53,17 @@ std::optional<std::string> find_default_config_file(const EnvVars& variables);
 /// @throws ConfigError when neither ACCELERATE_CONFIG_FILE, XDG_CONFIG_HOME nor HOME is set.
 std::string default_save_path(const EnvVars& variables);
 
-/// Every top-level value and every given nested one with its origin, one a line: "num_processes: 2  # file
-/// a.yaml:3".
+/// A value as a launch uses it, and where it comes from.
+struct ExplainedValue {
+  std::string name;    ///< dotted path
+  std::string value;   ///< as YAML, or "(not given)"
+  std::string origin;  ///< as describe(ValueOrigin)
+};
+
+/// Every top-level value and every given nested one, in the schema's order.
+std::vector<ExplainedValue> explained_values(const Config& config);
+
+/// The same as text, one a line: "num_processes: 2  # file a.yaml:3".
 std::string explain(const Config& config);
 
 /// YAML that HF Accelerate reads too: keys sorted, nothing unset, no empty block; equal values give equal

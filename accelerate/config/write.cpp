@@ -165,23 +165,32 @@ std::string write_json(const Config& config) {
   return concat("{\n", join(lines, ",\n"), "\n}\n");
 }
 
-std::string explain(const Config& config) {
-  std::vector<std::pair<std::string, std::string>> lines;
-  size_t width = 0;
+std::vector<ExplainedValue> explained_values(const Config& config) {
+  std::vector<ExplainedValue> out;
   for (const KeyRow& row : schema()) {
     if (row.slot == nullptr) continue;
     const bool given = config.given(row.name);
     // Keys of other machines and of blocks would drown the rest where nobody gave them.
     if (!given && (!row.block().empty() || row.support == Support::kNoEffect)) continue;
     const auto text = value_text(config, row);
-    const std::string shown = concat(row.name, ": ", text ? yaml_value(row, *text) : "(not given)");
-    width = std::max(width, shown.size());
-    lines.emplace_back(shown, describe(config.origin_of(row.name)));
+    out.push_back({.name = std::string(row.name),
+                   .value = text ? yaml_value(row, *text) : "(not given)",
+                   .origin = describe(config.origin_of(row.name))});
   }
+  return out;
+}
+
+std::string explain(const Config& config) {
+  const std::vector<ExplainedValue> values = explained_values(config);
+  const auto shown = [](const ExplainedValue& value) { return concat(value.name, ": ", value.value); };
+  size_t width = 0;
+  for (const ExplainedValue& value : values) width = std::max(width, shown(value).size());
   width = std::min<size_t>(width, 60);
   std::string out;
-  for (const auto& [shown, origin] : lines) {
-    out += shown + std::string(shown.size() < width ? width - shown.size() : 0, ' ') + "  # " + origin + "\n";
+  for (const ExplainedValue& value : values) {
+    std::string line = shown(value);
+    line.resize(std::max(line.size(), width), ' ');
+    out += line + "  # " + value.origin + "\n";
   }
   return out;
 }

@@ -17,6 +17,7 @@ enum class ExitCode : int {
   kCommError = 4,        ///< a collective or the rendezvous failed, usually because a peer is gone
   kDataError = 5,        ///< data set or loader
   kCheckpointError = 6,  ///< saving or loading
+  kPreempted = 75,       ///< asked to end, state saved: start it again to go on (EX_TEMPFAIL of sysexits.h)
 };
 
 /// The parts of an error message. Only `what` is needed; empty parts are left out. Reads as

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <map>
 #include <mutex>
 
@@ -56,6 +58,14 @@ FileMapping::~FileMapping() {
   }
   if (read_only_) ReadOnlyMemory::remove(data_);
   ::munmap(data_, size_bytes_);
+}
+
+void FileMapping::release(std::span<const std::byte> bytes) const noexcept {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t begin = (address + page - 1) / page * page;
+  const uintptr_t end = (address + bytes.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 bool FileMapping::protect(const void* data) {

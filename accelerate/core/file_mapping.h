@@ -20,6 +20,10 @@ class FileMapping {
   std::span<std::byte> bytes() const { return {data_, size_bytes_}; }
   const std::string& path() const { return path_; }
 
+  /// Gives the memory of the pages that lie wholly in `bytes`, a part of bytes(), back to the system; they
+  /// are read again when they are used. What this process has written to them is lost.
+  void release(std::span<const std::byte> bytes) const noexcept;
+
   /// If `data` lies in a mapped file: from now on a write to any of that mapping is a segmentation fault,
   /// explained by ReadOnlyMemory. Returns whether it does. Thread-safe.
   static bool protect(const void* data);

@@ -64,7 +64,34 @@ void Logger::log(LogLevel level, std::string_view message, LogRanks ranks) {
                                ? concat("[rank ", rank_, "] ", level_prefix(level), message)
                                : concat(level_prefix(level), message);
   const std::lock_guard lock(mutex_);
+  if (!status_lines_.empty()) status_lines_.back()->hide();
   sink_(line);
+  if (!status_lines_.empty()) status_lines_.back()->show();
+}
+
+void Logger::add_status_line(StatusLine& line) {
+  const std::lock_guard lock(mutex_);
+  if (!status_lines_.empty()) status_lines_.back()->hide();
+  status_lines_.push_back(&line);
+  line.show();
+}
+
+void Logger::draw_status_line(StatusLine& line) {
+  const std::lock_guard lock(mutex_);
+  if (!status_lines_.empty() && status_lines_.back() == &line) line.show();
+}
+
+void Logger::remove_status_line(StatusLine& line, const std::function<void()>& last_words) {
+  const std::lock_guard lock(mutex_);
+  if (!status_lines_.empty()) status_lines_.back()->hide();
+  std::erase(status_lines_, &line);
+  last_words();
+  if (!status_lines_.empty()) status_lines_.back()->show();
+}
+
+void Logger::between_lines(const std::function<void()>& body) {
+  const std::lock_guard lock(mutex_);
+  body();
 }
 
 }  // namespace accelerate

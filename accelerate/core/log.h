@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 namespace accelerate {
 
@@ -20,6 +21,15 @@ std::optional<LogLevel> parse_log_level(std::string_view text);
 enum class LogRanks {
   kMain,  ///< rank 0 only (the default)
   kAll,   ///< every rank, each line marked "[rank R]"
+};
+
+/// What stands below the last line of a terminal and is redrawn in place, such as a progress bar. A Logger
+/// calls it with its own lock held, around every line that it writes; neither may log.
+class StatusLine {
+ public:
+  virtual ~StatusLine() = default;
+  virtual void hide() = 0;
+  virtual void show() = 0;
 };
 
 /// Writes whole lines, so that those of several ranks never mix within a line. Thread-safe. Each Accelerator
@@ -49,6 +59,16 @@ class Logger {
 
   void log(LogLevel level, std::string_view message, LogRanks ranks);
 
+  /// From now on `line` is shown below all lines, in place of the one that was added before it. It must be
+  /// removed before it is destroyed.
+  void add_status_line(StatusLine& line);
+  /// Shows `line` anew if it is the one that was added last.
+  void draw_status_line(StatusLine& line);
+  /// Removes it; `last_words`, which may not log, writes what shall stay on the screen of it.
+  void remove_status_line(StatusLine& line, const std::function<void()>& last_words);
+  /// Runs `body`, which may not log, while no line is being written.
+  void between_lines(const std::function<void()>& body);
+
   LogLevel level() const { return level_; }
   int rank() const { return rank_; }
 
@@ -58,6 +78,7 @@ class Logger {
   Sink sink_;
   std::mutex mutex_;
   std::unordered_set<std::string> seen_;
+  std::vector<StatusLine*> status_lines_;
 };
 
 }  // namespace accelerate

@@ -149,16 +149,20 @@ void LoaderCore::choose_sampler(const ProcessContext& context, int64_t dataset_s
     sampler_ = options_.sampler;
   } else if (options_.shuffle) {
     const auto given = options_.seed ? options_.seed : configuration_.data_seed;
-    const uint64_t seed = given ? *given : agreed_seed(context);
-    if (configuration_.use_seedable_sampler) {
-      sampler_ = std::make_shared<RandomSampler>(dataset_size, seed);
-    } else {
-      sampler_ = std::make_shared<GeneratorRandomSampler>(dataset_size, seed);
-    }
+    shuffle_by(given ? *given : agreed_seed(context), dataset_size);
   } else {
     sampler_ = std::make_shared<SequentialSampler>(dataset_size);
   }
   shard_.num_positions = sampler_->size();
+}
+
+void LoaderCore::shuffle_by(uint64_t seed, int64_t dataset_size) {
+  seed_ = seed;
+  if (configuration_.use_seedable_sampler) {
+    sampler_ = std::make_shared<RandomSampler>(dataset_size, seed);
+  } else {
+    sampler_ = std::make_shared<GeneratorRandomSampler>(dataset_size, seed);
+  }
 }
 
 void LoaderCore::warn_about_size(const ProcessContext& context) const {
@@ -241,7 +245,8 @@ void LoaderCore::set_epoch(int64_t epoch) {
 
 LoaderState LoaderCore::state() const {
   if (running_is_partial_) return running_;
-  LoaderState state{.epoch = epoch_, .samples_seen = offset_, .world_size = communicator_->size()};
+  LoaderState state{
+      .epoch = epoch_, .samples_seen = offset_, .world_size = communicator_->size(), .seed = seed_};
   if (next_batch_ > 0) {
     const auto plan = this->plan(epoch_, offset_);
     state.samples_seen =
@@ -265,6 +270,8 @@ void LoaderCore::load_state(const LoaderState& state) {
                             " samples with world size ", state.world_size, " -> ", communicator_->size(),
                             ": what is left is shared out anew, each sample once, in other batches"));
   }
+  // An order that has begun goes on, whatever seed this run would have drawn.
+  if (state.seed && seed_ && *state.seed != *seed_) shuffle_by(*state.seed, shard_.num_positions);
   set_epoch(state.epoch);
   // What is left is shared out anew; after whole rounds of this job that goes on exactly as it would have.
   offset_ = state.samples_seen;
@@ -281,7 +288,10 @@ LoaderPass::LoaderPass(std::shared_ptr<LoaderCore> core)
   first_ = plan_ ? std::min(core_->next_batch_, plan_->num_batches(core_->shard().rank)) : core_->next_batch_;
   next_ = first_;
   core_->set_epoch(epoch_ + 1);
-  core_->running_ = {.epoch = epoch_, .samples_seen = offset_, .world_size = core_->communicator().size()};
+  core_->running_ = {.epoch = epoch_,
+                     .samples_seen = offset_,
+                     .world_size = core_->communicator().size(),
+                     .seed = core_->seed_};
   core_->running_is_partial_ = true;
   core_->active()->push(progress_);
 }

@@ -43,6 +43,8 @@ struct LoaderState {
   int64_t samples_seen = 0;
   /// Ranks of the job that wrote it; 0: not known.
   int64_t world_size = 0;
+  /// Seed of the order, of a loader that shuffles by itself.
+  std::optional<uint64_t> seed = std::nullopt;
 };
 
 namespace detail {
@@ -86,6 +88,7 @@ class LoaderCore {
  private:
   friend class LoaderPass;
   void choose_sampler(const ProcessContext& context, int64_t dataset_size);
+  void shuffle_by(uint64_t seed, int64_t dataset_size);
   void warn_about_size(const ProcessContext& context) const;
   // The plan of `epoch` without its first `samples_seen` samples; null for streams.
   std::unique_ptr<EpochPlan> plan(int64_t epoch, int64_t samples_seen) const;
@@ -95,6 +98,7 @@ class LoaderCore {
   bool is_stream_;
   BatchShard shard_;
   std::shared_ptr<const Sampler> sampler_;
+  std::optional<uint64_t> seed_;  // of a sampler that is ours
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<Logger> logger_;
   at::Device device_;

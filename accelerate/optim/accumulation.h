@@ -32,6 +32,14 @@ class Accumulation {
   /// What the loss is divided by: the micro-batches in the current window; outside of any micro-batch,
   /// num_steps, as HF does for loops that count by themselves.
   int64_t divisor() const { return in_micro_batch_ ? window_size_ : options_.num_steps; }
+  /// The next micro-batch begins a window, as after the start.
+  void restart() {
+    position_ = 0;
+    sync_gradients_ = true;
+    in_micro_batch_ = false;
+  }
+  /// Micro-batches of the current window whose gradients no optimizer step has used yet.
+  int64_t pending() const { return position_; }
   /// Ends the current micro-batch.
   void end_micro_batch() { in_micro_batch_ = false; }
   /// Micro-batches in the current window.

@@ -22,6 +22,7 @@ void OptimizerCore::step() {
   } else {
     own_step();
   }
+  steps_taken_ += step_was_skipped_ ? 0 : 1;
   backward_window_ = -1;
 }
 
@@ -33,6 +34,7 @@ void OptimizerCore::step(const std::function<at::Tensor()>& closure) {
          .hint = "The closure would run backward more than once a step; train in bf16 or float32."});
   }
   optimizer_->step(closure);
+  ++steps_taken_;
   backward_window_ = -1;
 }
 

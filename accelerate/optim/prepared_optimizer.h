@@ -44,12 +44,16 @@ class OptimizerCore {
   const Accumulation& accumulation() const { return *accumulation_; }
   /// The last step was left out, since gradients were not finite.
   bool step_was_skipped() const { return step_was_skipped_; }
+  /// Steps that it has taken, those of earlier runs included once their state is loaded.
+  int64_t steps_taken() const { return steps_taken_; }
+  void set_steps_taken(int64_t steps) { steps_taken_ = steps; }
 
  private:
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<const Accumulation> accumulation_;
   OptimizerRules rules_;
   bool step_was_skipped_ = false;
+  int64_t steps_taken_ = 0;
   int64_t backward_window_ = -1;       // window of the last backward whose gradients have not been used
   int64_t backward_micro_batch_ = -1;  // its micro-batch
 };

@@ -8,9 +8,9 @@ option(ACCELERATE_TEST_EACH_HEADER "Compile every header that needs torch in a f
 file(GLOB_RECURSE _headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/accelerate/*.h")
 list(FILTER _headers EXCLUDE REGEX "_internal\\.h$")
 set(_core_headers ${_headers})
-list(FILTER _core_headers INCLUDE REGEX "^accelerate/(core|config|environment|launch)/")
+list(FILTER _core_headers INCLUDE REGEX "^accelerate/(core|config|environment|launch|checkpoint/store|tracking/trackers)/")
 set(_torch_headers ${_headers})
-list(FILTER _torch_headers EXCLUDE REGEX "^accelerate/(core|config|environment|launch)/")
+list(FILTER _torch_headers EXCLUDE REGEX "^accelerate/(core|config|environment|launch|checkpoint/store|tracking/trackers)/")
 
 # Writes one .cpp a header; the second #include shows that the header is guarded.
 function(accelerate_header_sources out)

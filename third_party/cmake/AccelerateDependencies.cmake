@@ -8,6 +8,14 @@ endif()
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(Protozero REQUIRED)
+# Only its header: the library is loaded when it is needed. See accelerate/tracking/trackers/http_curl.cpp.
+find_path(ACCELERATE_CURL_INCLUDE_DIR curl/curl.h)
+mark_as_advanced(ACCELERATE_CURL_INCLUDE_DIR)
+if(NOT ACCELERATE_CURL_INCLUDE_DIR)
+  message(STATUS "MLflow: left out (libcurl4-openssl-dev brings what it takes)")
+endif()
+find_package(XxHash 0.8 REQUIRED)  # XXH3's values are fixed since 0.8
 
 if(NOT ACCELERATE_CORE_ONLY)
   find_package(LibTorch 2.11 REQUIRED)

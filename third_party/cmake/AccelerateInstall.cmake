@@ -2,8 +2,8 @@
 #   accelerate::core        the torch-free part
 #   accelerate::accelerate  the framework (not with ACCELERATE_CORE_ONLY)
 #   accelerate::accel       the program
-# yaml-cpp, nlohmann-json, CLI11 and gloo's headers are used inside only; those who use the package don't need them,
-# except for yaml-cpp, zlib, Open MPI and Arrow where the libraries are static.
+# yaml-cpp, nlohmann-json, protozero, xxHash, CLI11, libcurl's and gloo's headers are used inside only; those who use the package
+# don't need them, except for yaml-cpp, zlib, Open MPI and Arrow where the libraries are static.
 
 include(CMakePackageConfigHelpers)
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/accelerate")
@@ -24,13 +24,17 @@ endif()
 # Headers keep their accelerate/... paths. What a *_internal.h declares is for our own .cpp files.
 set(_torch_folders)
 if(NOT TARGET accelerate)
-  foreach(_folder comm data strategy precision optim checkpoint tracking trainer)
+  foreach(_folder comm data strategy precision optim checkpoint trainer)
     list(APPEND _torch_folders PATTERN accelerate/${_folder} EXCLUDE)
   endforeach()
-  list(APPEND _torch_folders REGEX "accelerate/[^/]*\\.h$" EXCLUDE)
+  list(APPEND _torch_folders REGEX "accelerate/(tracking/)?[^/]*\\.h$" EXCLUDE)
 endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/accelerate" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE ${_torch_folders})
+if(NOT TARGET accelerate)  # torch-free parts of folders that were left out above
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/accelerate/checkpoint/store"
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/accelerate/checkpoint" FILES_MATCHING PATTERN "*.h")
+endif()
 
 # What the package has to know of this build.
 set(ACCELERATE_CONFIG_WITH_TORCH FALSE)

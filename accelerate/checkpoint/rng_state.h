@@ -1,0 +1,15 @@
+#pragma once
+
+#include "accelerate/data/tensor_dict.h"
+
+namespace accelerate {
+
+/// Local. The states of torch's default random generators that a rank on `device` draws from: "cpu" and, if
+/// that is another, the device's, by its type ("cuda"). Tensors of bytes, copies.
+TensorDict rng_states(at::Device device);
+
+/// Local. The reverse.
+/// @throws CheckpointError for a state that does not fit its generator.
+void set_rng_states(at::Device device, const TensorDict& states);
+
+}  // namespace accelerate

@@ -1,0 +1,334 @@
+#include "accelerate/checkpoint/training_state.h"
+
+#include <ATen/Functions.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <thread>
+
+#include "accelerate/checkpoint/joint_save.h"
+#include "accelerate/checkpoint/snapshot_buffer.h"
+#include "accelerate/checkpoint/state_files.h"
+#include "accelerate/checkpoint/store/leftovers.h"
+#include "accelerate/checkpoint/store/listing.h"
+#include "accelerate/comm/object_collectives.h"
+#include "accelerate/core/error.h"
+#include "accelerate/core/strings.h"
+
+namespace accelerate::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string size_text(uint64_t bytes) {
+  char text[32];
+  if (bytes >= 1'000'000'000) {
+    std::snprintf(text, sizeof text, "%.1f GB", static_cast<double>(bytes) / 1e9);
+  } else if (bytes >= 1'000'000) {
+    std::snprintf(text, sizeof text, "%.1f MB", static_cast<double>(bytes) / 1e6);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f KB", static_cast<double>(bytes) / 1e3);
+  }
+  return text;
+}
+
+// Runs `body` on the main process and hands its result to all.
+std::string from_main(Communicator& communicator, const std::string& what,
+                      const std::function<std::string()>& body) {
+  if (communicator.size() == 1) return body();
+  std::string said;
+  std::exception_ptr problem;
+  if (communicator.rank() == 0) {
+    try {
+      said = "=" + body();
+    } catch (const std::exception& error) {
+      problem = std::current_exception();
+      said = "!" + error_message(error);
+    }
+  }
+  said = broadcast_bytes(communicator, said, 0);
+  if (problem) std::rethrow_exception(problem);
+  if (said.starts_with('!')) {
+    throw CheckpointError({.what = concat(what, ": the main process says: ", said.substr(1)),
+                           .rank = communicator.rank(),
+                           .echo = true});
+  }
+  return said.substr(1);
+}
+
+}  // namespace
+
+struct TrainingState::Running {
+  SnapshotBuffer snapshot;
+  std::unique_ptr<JointSave> save;
+  std::string path;
+  std::thread thread;
+  std::atomic<bool> done = false;
+  std::exception_ptr problem;
+
+  bool busy() const { return thread.joinable(); }
+  void join() {
+    if (!thread.joinable()) return;
+    thread.join();
+    save.reset();
+  }
+};
+
+TrainingState::TrainingState(const ProcessContext& context, ProjectConfiguration project)
+    : context_(context), project_(std::move(project)), running_(std::make_unique<Running>()) {
+  if (project_.total_limit && *project_.total_limit < 1) {
+    throw ConfigError({.what = "ProjectConfiguration::total_limit",
+                       .expected = "at least 1",
+                       .got = std::to_string(*project_.total_limit),
+                       .rank = context_.topology.rank});
+  }
+}
+
+TrainingState::~TrainingState() {
+  // An error is on its way: others may have ended, and nobody may come any more.
+  if (running_->busy() && std::uncaught_exceptions() > 0) running_->save->give_up();
+  running_->join();
+  if (!running_->problem) return;
+  try {
+    std::rethrow_exception(running_->problem);
+  } catch (const std::exception& error) {
+    context_.logger->error(concat("the save in the background failed: ", error_message(error)),
+                           LogRanks::kAll);
+  }
+}
+
+void TrainingState::wait() {
+  running_->join();
+  if (running_->problem) std::rethrow_exception(std::exchange(running_->problem, nullptr));
+}
+
+void TrainingState::free_memory() {
+  if (!running_->busy()) running_->snapshot.clear();
+}
+
+int64_t TrainingState::add_save_hook(StateHook hook) {
+  save_hooks_.emplace_back(next_hook_, std::move(hook));
+  return next_hook_++;
+}
+
+int64_t TrainingState::add_load_hook(StateHook hook) {
+  load_hooks_.emplace_back(next_hook_, std::move(hook));
+  return next_hook_++;
+}
+
+void TrainingState::remove_hook(int64_t number) {
+  const auto is_it = [number](const auto& entry) { return entry.first == number; };
+  std::erase_if(save_hooks_, is_it);
+  std::erase_if(load_hooks_, is_it);
+}
+
+// All ranks wait, refuse or fail together.
+void TrainingState::finish_earlier(const SaveStateOptions& options) {
+  enum : int64_t { kFree, kBusy, kFailed };
+  const bool is_busy = running_->busy() && !running_->done;
+  at::Tensor state = at::zeros({1}, at::kLong);
+  const auto agree = [&](int64_t own) {
+    state.fill_(own);
+    context_.communicator->all_reduce(state, ReduceOp::kMax);
+    return state.item<int64_t>();
+  };
+  if (options.if_busy == IfBusy::kRefuse && agree(is_busy ? kBusy : kFree) == kBusy) {
+    throw CheckpointError({.what = "save_state(): an earlier save still writes",
+                           .got = is_busy ? running_->path : "it is another rank that does",
+                           .hint = "Save less often, or use IfBusy::kWait.",
+                           .rank = context_.topology.rank});
+  }
+  running_->join();
+  if (agree(running_->problem ? kFailed : kFree) != kFailed) return;
+  if (running_->problem) std::rethrow_exception(std::exchange(running_->problem, nullptr));
+  throw CheckpointError({.what = "an earlier save in the background failed on another rank",
+                         .rank = context_.topology.rank,
+                         .echo = true});
+}
+
+std::string TrainingState::choose_path(const std::string& path) {
+  return from_main(*context_.communicator, "save_state()", [&]() -> std::string {
+    if (!path.empty()) return checkpoint_path(path);
+    if (!project_.automatic_checkpoint_naming || project_.project_dir.empty()) {
+      throw ConfigError({.what = "save_state() without a path",
+                         .expected = "ProjectConfiguration with project_dir and automatic_checkpoint_naming",
+                         .hint = "Give save_state() a folder, or set both."});
+    }
+    const std::string folder = path_in(project_.project_dir, "checkpoints");
+    if (system_files().exists(folder)) {
+      const CheckpointListing listing = list_checkpoints(system_files(), folder);
+      const ListedCheckpoint* newest = listing.newest();
+      if (newest != nullptr && newest->number >= project_.iteration) {
+        throw CheckpointError(
+            {.what = concat("saving as ", checkpoint_name(project_.iteration), " in ", folder),
+             .got = concat(newest->name, " there already, of another run"),
+             .hint = "Call load_state() to go on from it, or choose another project_dir."});
+      }
+    }
+    return path_in(folder, checkpoint_name(project_.iteration));
+  });
+}
+
+void TrainingState::report(const std::string& path, const std::vector<std::string>& notes, uint64_t bytes,
+                           double seconds) const {
+  char time[32];
+  std::snprintf(time, sizeof time, "%.2f s", seconds);
+  context_.logger->info(
+      concat("saved ", path, " (", size_text(bytes), " by the main process in ", time, ")"));
+  for (const std::string& note : notes) context_.logger->warning(note);
+}
+
+std::string TrainingState::save(const TrainingParts& parts, const std::string& given,
+                                const SaveStateOptions& options) {
+  const auto start = Clock::now();
+  finish_earlier(options);
+  const bool is_automatic = given.empty();
+  const std::string path = choose_path(given);
+  if (parts.accumulation && parts.accumulation->pending() > 0) {
+    context_.logger->warning(
+        concat("save_state() in the middle of an accumulation window: the gradients of its ",
+               parts.accumulation->pending(), " micro-batches are not saved"));
+  }
+  const std::string topic = concat("accelerate/save/", next_save_++);
+  const int rank = context_.topology.rank;
+  const int size = context_.communicator->size();
+  auto joint = std::make_unique<JointSave>(
+      JointSaveOptions{.files = &system_files(),
+                       .path = path,
+                       .store = context_.communicator->store(),
+                       .rank = rank,
+                       .size = size,
+                       .topic = topic,
+                       .former_topic = next_save_ > 1 ? concat("accelerate/save/", next_save_ - 2) : "",
+                       .timeout = context_.communicator->timeout(),
+                       .total_limit = is_automatic ? project_.total_limit : std::nullopt});
+  CollectedState state;
+  bool failed = false;
+  try {
+    for (const auto& [number, hook] : save_hooks_) hook(joint->draft_path());
+    state = collect_state(parts, {.rank = rank,
+                                  .size = size,
+                                  .device = context_.device,
+                                  .sharded = options.sharded,
+                                  .snapshot = options.async ? &running_->snapshot : nullptr});
+  } catch (const std::exception&) {
+    // The others are on their way, and must be told where they wait for this rank's files.
+    failed = true;
+    state.files = {
+        {"failed", [problem = std::current_exception()](WritableFile&) { std::rethrow_exception(problem); }}};
+  }
+  CheckpointManifest manifest{
+      .iteration = project_.iteration, .world_size = size, .strategy = std::string(parts.strategy->name())};
+  for (const auto& optimizer : parts.optimizers)
+    manifest.optimizer_steps = std::max(manifest.optimizer_steps, optimizer->steps_taken());
+  if (!parts.loaders.empty()) manifest.epoch = parts.loaders.front()->state().epoch;
+  if (is_automatic) ++project_.iteration;
+  if (!options.async || failed) {
+    const auto notes = joint->finish(state.files, std::move(manifest));
+    report(path, notes, state.bytes, seconds_since(start));
+    return path;
+  }
+  Running& running = *running_;
+  running.save = std::move(joint);
+  running.path = path;
+  running.done = false;
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  running.thread = std::thread(
+      [this, &running, start, state = std::move(state), manifest = std::move(manifest)]() mutable {
+        try {
+          const auto notes = running.save->finish(state.files, std::move(manifest));
+          report(running.path, notes, state.bytes, seconds_since(start));
+        } catch (const std::exception&) {
+          running.problem = std::current_exception();
+        }
+        state.files.clear();
+        running.done = true;
+      });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return path;
+}
+
+std::string TrainingState::find(const std::string& given, bool must_exist, VerifyLevel level) {
+  FileSystem& files = system_files();
+  if (!given.empty()) {
+    const std::string path = checkpoint_path(given);
+    if (!must_exist && !files.exists(path)) return "";
+    const CheckpointVerification result = verify_checkpoint(files, path, level);
+    if (!result.complete()) {
+      throw CheckpointError({.what = concat("the checkpoint ", path, " can't be loaded: ", result.reason()),
+                             .hint = "`accel checkpoint inspect` shows what is in it."});
+    }
+    return path;
+  }
+  if (project_.project_dir.empty()) {
+    throw ConfigError({.what = "load_state() without a path",
+                       .expected = "a ProjectConfiguration with project_dir",
+                       .hint = "Give load_state() the folder of a checkpoint, or set project_dir."});
+  }
+  const std::string folder = path_in(project_.project_dir, "checkpoints");
+  std::string reasons;
+  if (files.exists(folder)) {
+    find_newest_checkpoint(files, folder);  // puts right what saves that died left behind
+    const CheckpointListing listing = list_checkpoints(files, folder);
+    const auto pass_over = [&](const std::string& name, const std::string& reason) {
+      context_.logger->warning(concat("passing over ", path_in(folder, name), ": ", reason));
+      reasons += concat(reasons.empty() ? "" : "; ", name, ": ", reason);
+    };
+    for (const SkippedEntry& entry : listing.skipped) pass_over(entry.name, entry.reason);
+    for (auto entry = listing.checkpoints.rbegin(); entry != listing.checkpoints.rend(); ++entry) {
+      if (level == VerifyLevel::kQuick) return entry->path;
+      const CheckpointVerification result = verify_checkpoint(files, entry->path, level);
+      if (result.complete()) return entry->path;
+      pass_over(entry->name, result.reason());
+    }
+  }
+  if (!must_exist) return "";
+  throw CheckpointError({.what = concat("no complete checkpoint in ", folder),
+                         .got = reasons,
+                         .hint = "Train and save one first, or give load_state() a path."});
+}
+
+std::optional<LoadedState> TrainingState::load(const TrainingParts& parts, const std::string& given,
+                                               bool must_exist, const LoadStateOptions& options) {
+  wait();
+  Communicator& communicator = *context_.communicator;
+  const std::string path =
+      from_main(communicator, "load_state()", [&] { return find(given, must_exist, options.verify); });
+  if (path.empty()) return std::nullopt;
+  LoadedState loaded{.path = path};
+  std::exception_ptr problem;
+  std::string text;
+  try {
+    load_parts(parts, path, options, loaded);
+  } catch (const std::exception& error) {
+    problem = std::current_exception();
+    text = error_message(error);
+  }
+  if (communicator.size() > 1) {
+    const std::vector<std::string> all = all_gather_bytes(communicator, text);
+    for (size_t rank = 0; rank < all.size() && !problem; ++rank) {
+      if (all[rank].empty()) continue;
+      throw CheckpointError({.what = concat("loading ", path, " failed on rank ", rank, ": ", all[rank]),
+                             .rank = communicator.rank(),
+                             .echo = true});
+    }
+  }
+  if (problem) std::rethrow_exception(problem);
+  project_.iteration = std::max(project_.iteration, loaded.iteration + 1);
+  context_.logger->info(
+      concat("loaded ", path, ": ", loaded.optimizer_steps, " optimizer steps, epoch ", loaded.epoch));
+  return loaded;
+}
+
+}  // namespace accelerate::detail
