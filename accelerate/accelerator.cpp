@@ -52,7 +52,9 @@ Accelerator::Accelerator(AcceleratorOptions options) : impl_(std::make_unique<Im
       .environment = impl_->options.environment ? *impl_->options.environment : EnvVars::from_process(),
       .logger = impl_->context.logger,
       .settings = explained_values(impl_->config)});
-  impl_->training_state = std::make_unique<detail::TrainingState>(context(), impl_->options.project_config);
+  impl_->training_state = std::make_unique<detail::TrainingState>(
+      context(), impl_->options.project_config,
+      impl_->options.files != nullptr ? *impl_->options.files : system_files());
   impl_->active_loaders->lookahead = std::max<int64_t>(1, impl_->config.gradient_accumulation_steps);
 }
 

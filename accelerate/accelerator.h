@@ -83,6 +83,8 @@ struct AcceleratorOptions {
   std::optional<Topology> topology = std::nullopt;
   std::shared_ptr<Communicator> communicator = nullptr;
   std::shared_ptr<Logger> logger = nullptr;
+  /// Where checkpoints are written; must outlive the Accelerator. They are read from the system's files.
+  FileSystem* files = nullptr;
 };
 
 /// Options of Accelerator::join_uneven_inputs().

@@ -123,7 +123,7 @@ LoadWeightsReport Accelerator::load_module(torch::nn::Module& module, const std:
                            .echo = true});
   }
   const auto warn = [this](const char* what, const std::vector<std::string>& names) {
-    if (!names.empty()) logger().warning(concat(what, join(names, ", ")));
+    if (!names.empty()) logger().warning(concat(what, accelerate::join(names, ", ")));
   };
   warn("not in the file, so left as they are: ", report.missing);
   warn("in the file but not in the model, so left out: ", report.unexpected);

@@ -7,7 +7,6 @@
 // --batch_size 64 trains as two with --batch_size 32.
 #include <torch/torch.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -22,6 +21,7 @@
 struct Options {
   std::string data = "mnist_5k.csv.gz";
   std::string save;
+  std::string checkpoints;
   int64_t epochs = 12;
   int64_t batch_size = 32;
   std::optional<int64_t> accumulation_steps;
@@ -47,49 +47,16 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-std::string read_gz(const std::string& path) {
-  const auto file = std::unique_ptr<gzFile_s, int (*)(gzFile)>(gzopen(path.c_str(), "rb"), gzclose);
-  if (!file) {
-    throw accelerate::DataError({.what = "opening " + path,
-                                 .got = accelerate::errno_text(errno),
-                                 .hint = "Pass the file with --data; third_party/setup.sh fetches it."});
-  }
-  std::string text;
-  char buffer[1 << 16];
-  int got = 0;
-  while ((got = gzread(file.get(), buffer, sizeof(buffer))) > 0)
-    text.append(buffer, static_cast<size_t>(got));
-  if (got < 0) throw accelerate::DataError({.what = path + " is damaged or cut off"});
-  return text;
-}
-
 // Rows of 784 pixels (0 to 255) and a label, as the file has them, sorted by digit.
 accelerate::TensorDict load_mnist(const std::string& path) {
   constexpr int64_t kPixels = 28 * 28;
-  const std::string text = read_gz(path);
-  std::vector<float> values;
-  values.reserve(text.size() / 2);
-  const char* end = text.data() + text.size();
-  for (const char* at = text.data(); at < end;) {
-    char* next = nullptr;
-    const float value = std::strtof(at, &next);
-    if (next == at) {
-      throw accelerate::DataError(
-          {.what = path,
-           .expected = "numbers",
-           .got = "'" + std::string(at, std::min<size_t>(20, static_cast<size_t>(end - at))) + "'"});
-    }
-    values.push_back(value);
-    at = next;
-    while (at < end && (*at == ',' || *at == '\n' || *at == '\r')) ++at;
-  }
-  if (values.empty() || values.size() % (kPixels + 1) != 0) {
+  const torch::Tensor rows =
+      accelerate::load_csv(path, {.delimiter = ',', .header = false}).values.to(torch::kFloat);
+  if (rows.size(1) != kPixels + 1) {
     throw accelerate::DataError({.what = path,
                                  .expected = "rows of 785 comma-separated numbers",
-                                 .got = accelerate::concat(values.size(), " numbers")});
+                                 .got = accelerate::concat("rows of ", rows.size(1))});
   }
-  const auto count = static_cast<int64_t>(values.size()) / (kPixels + 1);
-  const auto rows = torch::from_blob(values.data(), {count, kPixels + 1});
   return {{"data", rows.narrow(1, 0, kPixels).reshape({-1, 1, 28, 28}).div(255).sub(0.1307).div(0.3081)},
           {"target", rows.select(1, kPixels).to(torch::kLong)}};
 }
@@ -102,33 +69,10 @@ accelerate::TensorDict part(const accelerate::TensorDict& all, bool test) {
   return {{"data", all.at("data").index_select(0, rows)}, {"target", all.at("target").index_select(0, rows)}};
 }
 
-// A line that is rewritten in place; only on a terminal.
-class ProgressBar {
- public:
-  ProgressBar(bool shown, int64_t epoch, int64_t epochs, int64_t steps) : shown_(shown), steps_(steps) {
-    title_ = accelerate::concat("epoch ", epoch, "/", epochs);
-  }
-  void update(int64_t step) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!shown_ || (step < steps_ && now - last_ < std::chrono::milliseconds(100))) return;
-    last_ = now;
-    const auto filled = static_cast<size_t>(30 * step / std::max<int64_t>(steps_, 1));
-    std::printf("\r%s [%s%s] %ld/%ld", title_.c_str(), std::string(filled, '#').c_str(),
-                std::string(30 - filled, '.').c_str(), static_cast<long>(step), static_cast<long>(steps_));
-    std::fflush(stdout);
-  }
-  ~ProgressBar() {
-    if (!shown_) return;
-    std::printf("\r\033[K");
-    std::fflush(stdout);
-  }
-
- private:
-  bool shown_;
-  int64_t steps_;
-  std::string title_;
-  std::chrono::steady_clock::time_point last_;
-};
+// Bars are for people: under the launcher, which says so, or on a terminal.
+bool is_terminal() {
+  return ::isatty(STDERR_FILENO) != 0 || std::getenv("ACCELERATE_TERMINAL") != nullptr;
+}
 
 template <class Model, class Loader>
 double accuracy(accelerate::Accelerator& accelerator, Model& model, Loader& loader) {
@@ -147,7 +91,10 @@ double accuracy(accelerate::Accelerator& accelerator, Model& model, Loader& load
 }
 
 void train(const Options& options) {
-  accelerate::Accelerator accelerator({.gradient_accumulation_steps = options.accumulation_steps});
+  accelerate::Accelerator accelerator(
+      {.gradient_accumulation_steps = options.accumulation_steps,
+       .project_config = {
+           .project_dir = options.checkpoints, .automatic_checkpoint_naming = true, .total_limit = 2}});
   accelerate::set_seed(static_cast<uint64_t>(options.seed));
   const int64_t accumulated = accelerator.gradient_accumulation_steps();
 
@@ -160,8 +107,8 @@ void train(const Options& options) {
   torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(options.lr));
   torch::optim::StepLR decay(adam, static_cast<unsigned>(std::max<int64_t>(1, options.epochs / 2)), 0.3);
   // drop_last: a last round filled up with repeated samples would weigh those twice.
-  auto [model, optimizer, loader, test_loader] = accelerator.prepare(
-      net, adam,
+  auto [model, optimizer, scheduler, loader, test_loader] = accelerator.prepare(
+      net, adam, decay,
       accelerate::DataLoader(train_set,
                              {.batch_size = options.batch_size, .shuffle = true, .drop_last = true}),
       accelerate::DataLoader(test_set, {.batch_size = 100}));
@@ -173,14 +120,22 @@ void train(const Options& options) {
                     " accumulated = ", loader.total_batch_size() * accumulated, " in all, ", train_set.size(),
                     " images to train, ", test_set.size(), " to test");
 
-  const bool show_bar = !options.losses && accelerator.is_main_process() &&
-                        (::isatty(STDOUT_FILENO) != 0 || std::getenv("ACCELERATE_TERMINAL") != nullptr);
-  for (int64_t epoch = 1; epoch <= options.epochs; ++epoch) {
+  const bool saves = !options.checkpoints.empty();
+  if (saves) {
+    // After a kill or a stop: where it was, in the middle of an epoch too.
+    if (const auto loaded = accelerator.resume()) accelerator.print("goes on from ", loaded->path);
+  }
+  for (int64_t epoch = loader.epoch(); epoch < options.epochs; ++epoch) {
     const auto start = std::chrono::steady_clock::now();
     auto loss_sum = torch::zeros({});
     int64_t step = 0;
     {
-      ProgressBar bar(show_bar, epoch, options.epochs, loader.size());
+      std::optional<accelerate::ProgressBar> bar;
+      if (!options.losses) {
+        bar.emplace(loader.size(), accelerate::concat("epoch ", epoch + 1, "/", options.epochs),
+                    accelerate::ProgressBarOptions{.logger = accelerator.context().logger,
+                                                   .shown = accelerator.is_main_process() && is_terminal()});
+      }
       for (auto& batch : loader) {
         const auto micro_batch = accelerator.accumulate(model);
         optimizer.zero_grad();
@@ -195,20 +150,23 @@ void train(const Options& options) {
           std::snprintf(text, sizeof(text), "%.6f", mean);
           accelerator.print("step ", step, " loss ", text);
         }
-        bar.update(step);
+        if (bar) bar->advance();
+        if (saves) accelerator.save_if_preempted();
       }
     }
-    decay.step();
+    scheduler.step();
+    if (saves) accelerator.save_state("", {.async = true});
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double loss = accelerator.reduce(loss_sum, accelerate::ReduceOp::kMean).item<double>() /
                         static_cast<double>(std::max<int64_t>(step, 1));
     const double hit_rate = accuracy(accelerator, model, test_loader);
     char line[160];
     std::snprintf(line, sizeof(line), "epoch %ld/%ld  loss %.4f  test accuracy %.2f %%  %.0f samples/s",
-                  static_cast<long>(epoch), static_cast<long>(options.epochs), loss, 100 * hit_rate,
+                  static_cast<long>(epoch + 1), static_cast<long>(options.epochs), loss, 100 * hit_rate,
                   static_cast<double>(step * loader.total_batch_size()) / seconds);
     accelerator.print(line);
   }
+  accelerator.end_training();
   if (!options.save.empty()) accelerator.print("saved ", accelerator.save_model(model, options.save));
 }
 
@@ -233,6 +191,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
   app.add_option("--save", options.save, "folder for model.safetensors");
+  app.add_option("--checkpoints", options.checkpoints,
+                 "folder for a checkpoint after each epoch, from which the next start goes on");
   app.add_flag("--losses", options.losses, "print the loss of every step, averaged over the ranks");
   try {
     app.parse(argc, argv);

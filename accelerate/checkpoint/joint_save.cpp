@@ -58,17 +58,17 @@ JointSave::JointSave(JointSaveOptions options) : options_(std::move(options)) {
     try {
       draft_.emplace(CheckpointDraft::create(*options_.files, options_.path));
     } catch (const std::exception& error) {
-      if (options_.size > 1) options_.store->set(key("draft"), "!" + problem_text(error));
+      if (options_.size > 1) options_.store->set(key("draft"), concat("!", problem_text(error)));
       throw;
     }
-    if (options_.size > 1) options_.store->set(key("draft"), "=" + draft_->path());
+    if (options_.size > 1) options_.store->set(key("draft"), concat("=", draft_->path()));
   } else {
     const std::string said = wait_for("draft", 0);
     if (said.starts_with('!')) fail(said.substr(1));
     try {
       draft_.emplace(CheckpointDraft::join(*options_.files, said.substr(1)));
     } catch (const std::exception& error) {
-      options_.store->set(key(concat("entries/", options_.rank)), "!" + problem_text(error));
+      options_.store->set(key(concat("entries/", options_.rank)), concat("!", problem_text(error)));
       throw;
     }
   }
@@ -149,9 +149,9 @@ std::vector<std::string> JointSave::finish(const std::vector<FileToWrite>& mine,
   Store& store = *options_.store;
   if (options_.rank > 0) {
     try {
-      store.set(key(concat("entries/", options_.rank)), "=" + entries_text(write(mine)));
+      store.set(key(concat("entries/", options_.rank)), concat("=", entries_text(write(mine))));
     } catch (const std::exception& error) {
-      store.set(key(concat("entries/", options_.rank)), "!" + problem_text(error));
+      store.set(key(concat("entries/", options_.rank)), concat("!", problem_text(error)));
       throw;
     }
     const std::string verdict = wait_for("verdict", 0);
@@ -179,7 +179,7 @@ std::vector<std::string> JointSave::finish(const std::vector<FileToWrite>& mine,
     notes = commit(std::move(manifest));
   } catch (const std::exception& error) {
     draft_->discard();
-    store.set(key("verdict"), "!" + problem_text(error));
+    store.set(key("verdict"), concat("!", problem_text(error)));
     throw;
   }
   store.set(key("verdict"), "=");

@@ -190,6 +190,10 @@ std::string random_states_file(int rank) {
   return concat("random_states_", rank, ".safetensors");
 }
 
+bool is_random_states_file(const std::string& name) {
+  return name.starts_with("random_states_") && name.ends_with(".safetensors");
+}
+
 std::string object_file(const RegisteredObject& object, int rank) {
   return object.per_rank ? concat(object.name, "_rank_", rank, ".bin") : object.name + ".bin";
 }

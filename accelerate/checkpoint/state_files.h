@@ -18,6 +18,7 @@ std::string numbered(const std::string& stem, size_t index);
 
 /// "random_states_3.safetensors"
 std::string random_states_file(int rank);
+bool is_random_states_file(const std::string& name);
 
 /// File of an object of `rank`.
 std::string object_file(const RegisteredObject& object, int rank);

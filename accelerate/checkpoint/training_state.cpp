@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <thread>
 
 #include "accelerate/checkpoint/joint_save.h"
@@ -47,10 +48,10 @@ std::string from_main(Communicator& communicator, const std::string& what,
   std::exception_ptr problem;
   if (communicator.rank() == 0) {
     try {
-      said = "=" + body();
+      said = concat("=", body());
     } catch (const std::exception& error) {
       problem = std::current_exception();
-      said = "!" + error_message(error);
+      said = concat("!", error_message(error));
     }
   }
   said = broadcast_bytes(communicator, said, 0);
@@ -61,6 +62,13 @@ std::string from_main(Communicator& communicator, const std::string& what,
                            .echo = true});
   }
   return said.substr(1);
+}
+
+// Without its random generators a training goes on, with a warning, unless that is not wanted.
+bool is_usable(const CheckpointVerification& result, bool strict) {
+  return result.manifest &&
+         std::all_of(result.problems.begin(), result.problems.end(),
+                     [&](const auto& problem) { return !strict && is_random_states_file(problem.path); });
 }
 
 }  // namespace
@@ -81,8 +89,8 @@ struct TrainingState::Running {
   }
 };
 
-TrainingState::TrainingState(const ProcessContext& context, ProjectConfiguration project)
-    : context_(context), project_(std::move(project)), running_(std::make_unique<Running>()) {
+TrainingState::TrainingState(const ProcessContext& context, ProjectConfiguration project, FileSystem& files)
+    : context_(context), project_(std::move(project)), files_(files), running_(std::make_unique<Running>()) {
   if (project_.total_limit && *project_.total_limit < 1) {
     throw ConfigError({.what = "ProjectConfiguration::total_limit",
                        .expected = "at least 1",
@@ -162,8 +170,8 @@ std::string TrainingState::choose_path(const std::string& path) {
                          .hint = "Give save_state() a folder, or set both."});
     }
     const std::string folder = path_in(project_.project_dir, "checkpoints");
-    if (system_files().exists(folder)) {
-      const CheckpointListing listing = list_checkpoints(system_files(), folder);
+    if (files_.exists(folder)) {
+      const CheckpointListing listing = list_checkpoints(files_, folder);
       const ListedCheckpoint* newest = listing.newest();
       if (newest != nullptr && newest->number >= project_.iteration) {
         throw CheckpointError(
@@ -200,7 +208,7 @@ std::string TrainingState::save(const TrainingParts& parts, const std::string& g
   const int rank = context_.topology.rank;
   const int size = context_.communicator->size();
   auto joint = std::make_unique<JointSave>(
-      JointSaveOptions{.files = &system_files(),
+      JointSaveOptions{.files = &files_,
                        .path = path,
                        .store = context_.communicator->store(),
                        .rank = rank,
@@ -259,13 +267,14 @@ std::string TrainingState::save(const TrainingParts& parts, const std::string& g
   return path;
 }
 
-std::string TrainingState::find(const std::string& given, bool must_exist, VerifyLevel level) {
+std::string TrainingState::find(const std::string& given, bool must_exist, const LoadStateOptions& options) {
+  const VerifyLevel level = options.verify;
+  const bool strict = options.strict;
   FileSystem& files = system_files();
   if (!given.empty()) {
     const std::string path = checkpoint_path(given);
-    if (!must_exist && !files.exists(path)) return "";
     const CheckpointVerification result = verify_checkpoint(files, path, level);
-    if (!result.complete()) {
+    if (!is_usable(result, strict)) {
       throw CheckpointError({.what = concat("the checkpoint ", path, " can't be loaded: ", result.reason()),
                              .hint = "`accel checkpoint inspect` shows what is in it."});
     }
@@ -285,12 +294,20 @@ std::string TrainingState::find(const std::string& given, bool must_exist, Verif
       context_.logger->warning(concat("passing over ", path_in(folder, name), ": ", reason));
       reasons += concat(reasons.empty() ? "" : "; ", name, ": ", reason);
     };
-    for (const SkippedEntry& entry : listing.skipped) pass_over(entry.name, entry.reason);
-    for (auto entry = listing.checkpoints.rbegin(); entry != listing.checkpoints.rend(); ++entry) {
-      if (level == VerifyLevel::kQuick) return entry->path;
-      const CheckpointVerification result = verify_checkpoint(files, entry->path, level);
-      if (result.complete()) return entry->path;
-      pass_over(entry->name, result.reason());
+    std::map<int64_t, std::string, std::greater<>> paths;  // the newest first
+    for (const ListedCheckpoint& entry : listing.checkpoints) paths[entry.number] = entry.path;
+    for (const SkippedEntry& entry : listing.skipped) {
+      const auto number = checkpoint_number(entry.name);
+      if (!number) {
+        pass_over(entry.name, entry.reason);
+      } else {
+        paths.emplace(*number, path_in(folder, entry.name));  // it may lack no more than can be done without
+      }
+    }
+    for (const auto& [number, path] : paths) {
+      const CheckpointVerification result = verify_checkpoint(files, path, level);
+      if (is_usable(result, strict)) return path;
+      pass_over(checkpoint_name(number), result.reason());
     }
   }
   if (!must_exist) return "";
@@ -304,7 +321,7 @@ std::optional<LoadedState> TrainingState::load(const TrainingParts& parts, const
   wait();
   Communicator& communicator = *context_.communicator;
   const std::string path =
-      from_main(communicator, "load_state()", [&] { return find(given, must_exist, options.verify); });
+      from_main(communicator, "load_state()", [&] { return find(given, must_exist, options); });
   if (path.empty()) return std::nullopt;
   LoadedState loaded{.path = path};
   std::exception_ptr problem;

@@ -96,7 +96,8 @@ struct TrainingParts {
 /// Saves and loads the state of a training. One thread a rank; the file system is shared by all machines.
 class TrainingState {
  public:
-  TrainingState(const ProcessContext& context, ProjectConfiguration project);
+  /// `files`: where checkpoints are written.
+  TrainingState(const ProcessContext& context, ProjectConfiguration project, FileSystem& files);
   /// Waits for a save that still writes; logs how it failed if nobody was told.
   ~TrainingState();
   TrainingState(const TrainingState&) = delete;
@@ -124,7 +125,7 @@ class TrainingState {
   struct Collector;
   std::string choose_path(const std::string& path);
   void finish_earlier(const SaveStateOptions& options);
-  std::string find(const std::string& path, bool must_exist, VerifyLevel level);
+  std::string find(const std::string& path, bool must_exist, const LoadStateOptions& options);
   void load_parts(const TrainingParts& parts, const std::string& path, const LoadStateOptions& options,
                   LoadedState& loaded);
   void load_random_states(const std::string& path, const LoadStateOptions& options, int64_t world_size);
@@ -133,6 +134,7 @@ class TrainingState {
 
   ProcessContext context_;
   ProjectConfiguration project_;
+  FileSystem& files_;
   std::vector<std::pair<int64_t, StateHook>> save_hooks_;
   std::vector<std::pair<int64_t, StateHook>> load_hooks_;
   int64_t next_hook_ = 0;

@@ -32,6 +32,11 @@ void settle(const std::vector<at::Tensor>& tensors) {
 #endif
 }
 
+// MPI forbids that what is sent and what is received overlap; engines that shard do just that.
+at::Tensor apart(const at::Tensor& input, const at::Tensor& output) {
+  return input.storage().is_alias_of(output.storage()) ? input.clone() : input;
+}
+
 }  // namespace
 
 MpiBackend::MpiBackend(std::unique_ptr<mpi::Group> group, const BackendRequest& request)
@@ -234,7 +239,7 @@ MpiBackend::Work MpiBackend::_allgather_base(at::Tensor& output, at::Tensor& inp
   check(all_usable({output}, input, /*same_numel=*/false) && output.numel() == input.numel() * size_,
         "all_gather", concat("a dense CPU output of ", size_, " times the input's size"));
   const Below below;
-  const Input from(input);
+  const Input from(apart(input, output));
   const Output to(output);
   return run(
       OpType::_ALLGATHER_BASE, described("all_gather", input), {output}, options.timeout,
@@ -360,7 +365,7 @@ MpiBackend::Work MpiBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor
   check(all_usable({output}, input, false) && input.numel() == output.numel() * size_, "reduce_scatter",
         concat("a dense CPU input of ", size_, " times the output's size"));
   const Below below;
-  return reduce_scatter_joined(OpType::_REDUCE_SCATTER_BASE, output, input, options);
+  return reduce_scatter_joined(OpType::_REDUCE_SCATTER_BASE, output, apart(input, output), options);
 }
 
 MpiBackend::Work MpiBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,

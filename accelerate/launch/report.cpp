@@ -19,6 +19,8 @@ std::string likely_cause(const WaitStatus& status) {
   if (status.signal == SIGKILL) return " (maybe out of memory)";
   if (status.signal == SIGBUS) return " (maybe /dev/shm is full)";
   if (status.exit_code == static_cast<int>(ExitCode::kCommError)) return " (it lost its peers)";
+  if (status.exit_code == static_cast<int>(ExitCode::kPreempted))
+    return " (it was asked to end, and its state is saved)";
   if (status.core_dumped) return " (core dumped)";
   return {};
 }

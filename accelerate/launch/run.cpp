@@ -61,7 +61,8 @@ LaunchResult to_result(Supervisor::Outcome& outcome, int restarts, Console& cons
                       .stopped_by_signal = outcome.stopped_by_signal,
                       .restarts = restarts};
   if (outcome.stopped_by_signal) {
-    result.exit_code = 128 + *outcome.stopped_by_signal;
+    result.exit_code =
+        outcome.saved_first ? static_cast<int>(ExitCode::kPreempted) : 128 + *outcome.stopped_by_signal;
   } else if (outcome.failure) {
     result.exit_code = outcome.failure->status.shell_code();
   }

@@ -140,6 +140,10 @@ Supervisor::Outcome Supervisor::watch() {
       break;
     }
   }
+  outcome_.saved_first =
+      outcome_.stopped_by_signal && std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+        return rank.status && rank.status->exit_code == static_cast<int>(ExitCode::kPreempted);
+      });
   return outcome_;
 }
 

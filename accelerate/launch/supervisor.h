@@ -48,6 +48,7 @@ class Supervisor {
     std::vector<int> stopped;             ///< ranks that were still running when the rest was stopped
     bool stopped_by_peer = false;         ///< another machine was the reason
     std::optional<int> stopped_by_signal;
+    bool saved_first = false;     ///< and every rank ended with ExitCode::kPreempted
     bool interrupted = false;     ///< a signal came after the failure, while the rest was being stopped
     std::vector<int> unkillable;  ///< ranks that even SIGKILL did not end
   };

@@ -154,6 +154,18 @@ void special(const Words&) {
            "overflow");
   }
   {
+    // A rank's part within the whole, as engines that shard have it.
+    at::Tensor whole = at::zeros({size, 3});
+    at::Tensor part = whole[job.rank];
+    part.fill_(own + 1);
+    pair.tested->_allgather_base(whole, part)->wait();
+    expect(whole.select(1, 0).equal(at::arange(1, size + 1).to(at::kFloat)), "all_gather in place");
+    at::Tensor all = at::ones({size, 3});
+    at::Tensor mine = all[job.rank];
+    pair.tested->_reduce_scatter_base(mine, all)->wait();
+    expect(mine.eq(size).all().item<bool>(), "reduce_scatter in place");
+  }
+  {
     // Short integers, which Gloo does not take.
     Tensors tensors = {at::full({7}, 100, at::kShort)};
     pair.tested->allreduce(tensors)->wait();
