@@ -58,13 +58,18 @@ JointSave::JointSave(JointSaveOptions options) : options_(std::move(options)) {
     try {
       draft_.emplace(CheckpointDraft::create(*options_.files, options_.path));
     } catch (const std::exception& error) {
-      if (options_.size > 1) options_.store->set(key("draft"), concat("!", problem_text(error)));
+      std::vector<int> others;
+      for (int rank = 1; rank < options_.size; ++rank) others.push_back(rank);
+      if (!others.empty()) tell("draft", concat("!", problem_text(error)), others);
       throw;
     }
     if (options_.size > 1) options_.store->set(key("draft"), concat("=", draft_->path()));
   } else {
     const std::string said = wait_for("draft", 0);
-    if (said.starts_with('!')) fail(said.substr(1));
+    if (said.starts_with('!')) {
+      options_.store->set(key(concat("heard/", options_.rank)), "=");
+      fail(said.substr(1));
+    }
     try {
       draft_.emplace(CheckpointDraft::join(*options_.files, said.substr(1)));
     } catch (const std::exception& error) {
@@ -109,6 +114,7 @@ std::vector<CheckpointFile> JointSave::gather(const std::string& own) {
     if (said.starts_with('!')) {
       if (problem.empty()) problem = concat("rank ", rank, ": ", said.substr(1));
     } else {
+      listeners_.push_back(rank);
       add_entries(said.substr(1), out);
     }
   }
@@ -140,6 +146,15 @@ std::vector<std::string> JointSave::commit(CheckpointManifest manifest) {
   return notes;
 }
 
+// This process may hold the store and be about to end: it stays until the others have heard what it says, or
+// for a while.
+void JointSave::tell(const std::string& name, const std::string& text, const std::vector<int>& listeners) {
+  constexpr std::chrono::seconds kMostWait{10};
+  options_.store->set(key(name), text);
+  const Deadline deadline = Deadline::after(kMostWait);
+  for (const int rank : listeners) options_.store->get(key(concat("heard/", rank)), deadline.remaining());
+}
+
 std::vector<std::string> JointSave::finish(const std::vector<FileToWrite>& mine,
                                            CheckpointManifest manifest) {
   if (options_.size == 1) {
@@ -155,6 +170,7 @@ std::vector<std::string> JointSave::finish(const std::vector<FileToWrite>& mine,
       throw;
     }
     const std::string verdict = wait_for("verdict", 0);
+    store.set(key(concat("heard/", options_.rank)), "=");
     if (verdict.starts_with('!')) fail(verdict.substr(1));
     return {};
   }
@@ -173,16 +189,21 @@ std::vector<std::string> JointSave::finish(const std::vector<FileToWrite>& mine,
     if (!options_.former_topic.empty()) {
       store.remove(options_.former_topic + "/draft");
       store.remove(options_.former_topic + "/verdict");
-      for (int rank = 1; rank < options_.size; ++rank)
+      for (int rank = 1; rank < options_.size; ++rank) {
         store.remove(concat(options_.former_topic, "/entries/", rank));
+        store.remove(concat(options_.former_topic, "/heard/", rank));
+      }
     }
     notes = commit(std::move(manifest));
   } catch (const std::exception& error) {
-    draft_->discard();
-    store.set(key("verdict"), concat("!", problem_text(error)));
+    try {
+      draft_->discard();
+    } catch (const std::exception&) {  // the next save sweeps it
+    }
+    tell("verdict", concat("!", problem_text(error)), listeners_);
     throw;
   }
-  store.set(key("verdict"), "=");
+  tell("verdict", "=", listeners_);
   return notes;
 }
 

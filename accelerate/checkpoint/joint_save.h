@@ -64,11 +64,13 @@ class JointSave {
   std::vector<CheckpointFile> gather(const std::string& own);
   void add_files_of_others(std::vector<CheckpointFile>& files);
   std::vector<std::string> commit(CheckpointManifest manifest);
+  void tell(const std::string& name, const std::string& text, const std::vector<int>& listeners);
   [[noreturn]] void fail(const std::string& problem) const;
   std::string key(const std::string& name) const { return options_.topic + "/" + name; }
 
   JointSaveOptions options_;
   std::optional<CheckpointDraft> draft_;
+  std::vector<int> listeners_;  // ranks that wait to hear how it ended
   std::atomic<bool> given_up_ = false;
 };
 

@@ -18,6 +18,7 @@
 #include "accelerate/comm/object_collectives.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
+#include "accelerate/tracking/trackers/progress_bar.h"
 
 namespace accelerate::detail {
 namespace {
@@ -38,6 +39,43 @@ std::string size_text(uint64_t bytes) {
     std::snprintf(text, sizeof text, "%.1f KB", static_cast<double>(bytes) / 1e3);
   }
   return text;
+}
+
+constexpr uint64_t kBarFromBytes = 250'000'000;  // what takes a second or more on an ordinary disk
+constexpr uint64_t kMegabyte = 1'000'000;
+
+// Tells a bar how many megabytes were written.
+class CountedFile final : public WritableFile {
+ public:
+  CountedFile(WritableFile& file, ProgressBar& bar, uint64_t& bytes)
+      : file_(file), bar_(bar), bytes_(bytes) {}
+  void write(std::span<const std::byte> bytes) override {
+    constexpr size_t kPiece = size_t{16} << 20;
+    for (size_t at = 0; at < bytes.size(); at += kPiece) {
+      const auto piece = bytes.subspan(at, std::min(kPiece, bytes.size() - at));
+      file_.write(piece);
+      const uint64_t before = bytes_ / kMegabyte;
+      bytes_ += piece.size();
+      bar_.advance(static_cast<int64_t>(bytes_ / kMegabyte - before));
+    }
+  }
+  void sync() override { file_.sync(); }
+  void close() override { file_.close(); }
+
+ private:
+  WritableFile& file_;
+  ProgressBar& bar_;
+  uint64_t& bytes_;
+};
+
+void count_into(ProgressBar& bar, std::vector<FileToWrite>& files) {
+  const auto bytes = std::make_shared<uint64_t>(0);
+  for (FileToWrite& file : files) {
+    file.fill = [fill = std::move(file.fill), &bar, bytes](WritableFile& to) {
+      CountedFile counted(to, bar, *bytes);
+      fill(counted);
+    };
+  }
 }
 
 // Runs `body` on the main process and hands its result to all.
@@ -239,7 +277,12 @@ std::string TrainingState::save(const TrainingParts& parts, const std::string& g
   if (!parts.loaders.empty()) manifest.epoch = parts.loaders.front()->state().epoch;
   if (is_automatic) ++project_.iteration;
   if (!options.async || failed) {
+    ProgressBar bar(
+        static_cast<int64_t>(state.bytes / kMegabyte), "saving",
+        {.logger = context_.logger, .shown = rank == 0 && state.bytes >= kBarFromBytes, .unit = "MB"});
+    count_into(bar, state.files);
     const auto notes = joint->finish(state.files, std::move(manifest));
+    bar.finish();
     report(path, notes, state.bytes, seconds_since(start));
     return path;
   }

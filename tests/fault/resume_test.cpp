@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "accelerate/checkpoint/store/listing.h"
 #include "launch_test_support.h"
