@@ -241,6 +241,7 @@ SavedWeights save_weights(FileSystem& files, const TensorDict& tensors, const st
   for (const auto& [left_out, name] : out.shared) metadata.emplace(left_out, name);
 
   const WeightOutput output{.folder = directory};
+  files.create_directories(directory);  // says what is wrong with it
   std::vector<std::string> shard_names;
   std::vector<SafetensorsPlan> shards;
   std::map<std::string, std::string> map;

@@ -9,12 +9,14 @@
 
 #include "accelerate/checkpoint/safetensors.h"
 #include "accelerate/core/error.h"
+#include "support/temporary_folder.h"
 #include "test_support.h"
 
 #include "support/checks.h"
 
 using namespace accelerate;
 using test::error_of;
+using test::TemporaryFolder;
 
 namespace {
 
@@ -150,22 +152,12 @@ void copy_weights(const torch::nn::Sequential& from, torch::nn::Sequential& to) 
   for (size_t i = 0; i < from->parameters().size(); ++i) to->parameters()[i].copy_(from->parameters()[i]);
 }
 
-struct TemporaryFolder {
-  std::string path;
-  TemporaryFolder() {
-    std::string text = (std::filesystem::temp_directory_path() / "accelerate-test-XXXXXX").string();
-    if (::mkdtemp(text.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path = text;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-};
-
 using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const torch::nn::Sequential&)>;
 
 // Five steps, through files into a fresh optimizer that was made with other rates, five more on both.
 void check_goes_on(const Make& make, const Make& make_other) {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/optimizer.safetensors";
+  const std::string path = folder.path() + "/optimizer.safetensors";
   auto net = make_net(), other_net = make_net();
   const auto optimizer = make(net), other = make_other(other_net);
   step(net, *optimizer, 0, 5);

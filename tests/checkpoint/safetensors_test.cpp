@@ -6,24 +6,16 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/temporary_folder.h"
 #include "support/thread_ranks.h"
 #include "test_support.h"
 
 #include "support/checks.h"
 
 using namespace accelerate;
+using test::TemporaryFolder;
 
 namespace {
-
-struct TemporaryFolder {
-  std::string path;
-  TemporaryFolder() {
-    std::string text = (std::filesystem::temp_directory_path() / "accelerate-test-XXXXXX").string();
-    if (::mkdtemp(text.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path = text;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-};
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -34,7 +26,7 @@ std::string read_file(const std::string& path) {
 
 TEST_CASE("tensors of every dtype come back equal") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/a.safetensors";
+  const std::string path = folder.path() + "/a.safetensors";
   TensorDict tensors;
   for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kHalf, torch::kBFloat16, torch::kLong,
                            torch::kInt, torch::kShort, torch::kChar, torch::kByte, torch::kBool}) {
@@ -58,15 +50,15 @@ TEST_CASE("tensors of every dtype come back equal") {
 TEST_CASE("memory that two names share is written once") {
   const TemporaryFolder folder;
   const torch::Tensor weight = torch::ones({4, 4});
-  const auto shared = save_safetensors(system_files(), folder.path + "/b.safetensors",
+  const auto shared = save_safetensors(system_files(), folder.path() + "/b.safetensors",
                                        {{"decoder", weight}, {"encoder", weight}, {"row", weight[0]}});
   CHECK(shared == SharedNames{{"encoder", "decoder"}});
-  CHECK(load_safetensors(folder.path + "/b.safetensors").size() == 2);
+  CHECK(load_safetensors(folder.path() + "/b.safetensors").size() == 2);
 }
 
 TEST_CASE("damaged files are named, never read past their end") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/c.safetensors";
+  const std::string path = folder.path() + "/c.safetensors";
   save_safetensors(system_files(), path, {{"w", torch::ones({8})}});
   const std::string whole = read_file(path);
   for (size_t length = 0; length < whole.size(); ++length) {
@@ -80,9 +72,9 @@ TEST_CASE("damaged files are named, never read past their end") {
   std::ofstream(path, std::ios::binary) << hostile;
   CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(path); }),
              ContainsSubstring("does not fit its shape"));
-  CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(folder.path + "/none"); }),
+  CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(folder.path() + "/none"); }),
              ContainsSubstring("No such file"));
-  CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(folder.path); }),
+  CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(folder.path()); }),
              ContainsSubstring("expected a file, got a folder"));
   CHECK_THAT(test::error_of<CheckpointError>([&] {
                save_safetensors(system_files(), path, {{"c", torch::zeros({1}, torch::kComplexFloat)}});
@@ -92,8 +84,8 @@ TEST_CASE("damaged files are named, never read past their end") {
 
 TEST_CASE("save_model writes the module's own names on the main process, and all ranks learn of a failure") {
   const TemporaryFolder folder;
-  const std::string target = folder.path + "/deep/er";
-  std::ofstream(folder.path + "/file") << "not a folder";
+  const std::string target = folder.path() + "/deep/er";
+  std::ofstream(folder.path() + "/file") << "not a folder";
   test::run_ranks(2, [&](Accelerator& accelerator) {
     torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3));
     auto model = accelerator.prepare(net);
@@ -102,7 +94,7 @@ TEST_CASE("save_model writes the module's own names on the main process, and all
     if (back.size() != 7 || !back.at("0.weight").equal(net->parameters()[0]))
       throw std::runtime_error("content");
     const std::string text =
-        test::error_of<CheckpointError>([&] { accelerator.save_model(model, folder.path + "/file"); });
+        test::error_of<CheckpointError>([&] { accelerator.save_model(model, folder.path() + "/file"); });
     if (text == "no error") throw std::runtime_error("a file in place of the folder");
   });
   const TensorDict back = load_safetensors(target + "/model.safetensors");
@@ -119,9 +111,9 @@ TEST_CASE("Python's safetensors reads what we write") {
   REQUIRE(python != nullptr);  // the build system passes the interpreter of the set-up's environment
   const TemporaryFolder folder;
   save_safetensors(
-      system_files(), folder.path + "/d.safetensors",
+      system_files(), folder.path() + "/d.safetensors",
       {{"a.weight", torch::arange(6).to(torch::kFloat).reshape({2, 3})}, {"b", torch::tensor({7, 8})}});
-  const std::string script = folder.path + "/read.py";
+  const std::string script = folder.path() + "/read.py";
   std::ofstream(script)
       << "import sys\n"
          "from safetensors import safe_open\n"
@@ -130,6 +122,7 @@ TEST_CASE("Python's safetensors reads what we write") {
          "    assert sorted(f.keys()) == ['a.weight', 'b']\n"
          "    assert f.get_tensor('a.weight').tolist() == [[0, 1, 2], [3, 4, 5]]\n"
          "    assert f.get_tensor('b').tolist() == [7, 8] and f.get_tensor('b').dtype == 'int64'\n";
-  CHECK(std::system(concat(shell_quote(python), " ", shell_quote(script), " ", folder.path, "/d.safetensors")
-                        .c_str()) == 0);
+  CHECK(
+      std::system(concat(shell_quote(python), " ", shell_quote(script), " ", folder.path(), "/d.safetensors")
+                      .c_str()) == 0);
 }

@@ -12,12 +12,14 @@
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
 #include "accelerate/strategy/state_dict.h"
+#include "support/temporary_folder.h"
 #include "test_support.h"
 
 #include "support/checks.h"
 
 using namespace accelerate;
 using test::error_of;
+using test::TemporaryFolder;
 
 namespace {
 
@@ -42,16 +44,6 @@ void check_equal(const TensorDict& got, const TensorDict& want) {
 std::string error(const std::string& path, const std::string& key = "") {
   return error_of<CheckpointError>([&] { load_torch_file(path, key); });
 }
-
-struct TemporaryFolder {
-  std::string path;
-  TemporaryFolder() {
-    std::string text = (std::filesystem::temp_directory_path() / "accelerate-test-XXXXXX").string();
-    if (::mkdtemp(text.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path = text;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-};
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -123,15 +115,15 @@ TEST_CASE("what is no dict of tensors is named, with the way to convert it") {
   CHECK_THAT(error(file("")), ContainsSubstring("expected a file, got a folder"));
   const TemporaryFolder folder;
   for (const char* text : {"", "PK", "\x80\x04N.", "hello, this is no checkpoint"}) {
-    std::ofstream(folder.path + "/x", std::ios::binary) << text;
+    std::ofstream(folder.path() + "/x", std::ios::binary) << text;
     INFO(text);
-    CHECK_THAT(error(folder.path + "/x"), ContainsSubstring(folder.path + "/x"));
+    CHECK_THAT(error(folder.path() + "/x"), ContainsSubstring(folder.path() + "/x"));
   }
 }
 
 TEST_CASE("archives of C++ give the module's own names") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/net.pt";
+  const std::string path = folder.path() + "/net.pt";
   const auto untracked = torch::nn::BatchNormOptions(3).track_running_stats(false);
   const torch::nn::ModuleList inner(torch::nn::LSTM(4, 2), torch::nn::BatchNorm1d(untracked));
   const torch::nn::ModuleList net(torch::nn::Linear(3, 4), torch::nn::ReLU(), torch::nn::BatchNorm1d(4),
@@ -159,7 +151,7 @@ TEST_CASE("archives of C++ give the module's own names") {
 
 TEST_CASE("damaged files of torch.save are errors, never crashes") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/x.pt";
+  const std::string path = folder.path() + "/x.pt";
   const std::string whole = read_file(file("kinds.pt"));
   REQUIRE(whole.size() > 7000);
   for (size_t length = 2; length < whole.size(); length += 13) {

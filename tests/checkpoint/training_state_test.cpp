@@ -246,8 +246,9 @@ TEST_CASE("a run of two ranks goes on with as many ranks, with fewer and with mo
         project(folder.path()));
     CHECK(same_order);
     CHECK(same_weights);
-    // Each once; where the ranks do not divide the batches, the last round repeats some to make them even.
-    CHECK(std::set<int64_t>(seen.begin(), seen.end()) == left);
+    // Each once; where the ranks do not divide the batches, the last round repeats some of the epoch's first
+    // samples to make them even.
+    for (const int64_t id : left) CHECK(seen.count(id) == 1);
     CHECK(seen.size() == (ranks == 3 ? 36 : 32));
   }
 }
@@ -510,7 +511,7 @@ TEST_CASE("a failure of a write in the background comes at the next call, on all
   std::vector<std::unique_ptr<test::FaultFileSystem>> files;
   for (int rank = 0; rank < 2; ++rank) {
     files.push_back(std::make_unique<test::FaultFileSystem>(
-        system_files(), rank == 1 ? test::Fault::kFailOnce : test::Fault::kNone, 6, ENOSPC));
+        system_files(), rank == 1 ? test::Fault::kFailOnce : test::Fault::kNone, 2, ENOSPC));
   }
   test::run_threads(2, [&](int rank, const Store& store, const std::string& job) {
     AcceleratorOptions options = test::thread_rank_options(store, rank, 2, job);
@@ -544,7 +545,7 @@ TEST_CASE(
       for (; struck && n < 1000; ++n) {
         INFO("way " << static_cast<int>(way) << " fault " << static_cast<int>(kind.fault) << " error "
                     << kind.error << " operation " << n);
-        const TemporaryFolder folder;
+        const TemporaryFolder folder("/dev/shm");  // thousands of saves: no disk has to turn for them
         AcceleratorOptions options = project(folder.path(), way == Way::kRotate ? 2 : 9);
         options.environment = EnvVars();
         options.logger = std::make_shared<Logger>(0, LogLevel::kOff);

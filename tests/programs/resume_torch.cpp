@@ -72,9 +72,9 @@ void train(const Options& options) {
   auto [model, optimizer, scheduler, loader] =
       accelerator.prepare(net, adam, cosine, DataLoader(data, {.batch_size = 4, .shuffle = true}));
   if (const auto loaded = accelerator.resume()) {
-    accelerator.print("resumed ", loaded->path, " after ", loaded->optimizer_steps, " steps");
+    accelerator.print("start: resumed ", loaded->path, " after ", loaded->optimizer_steps, " steps");
   } else {
-    accelerator.print("begins");
+    accelerator.print("start: begins");
   }
   while (loader.epoch() < options.epochs) {
     for (auto& batch : loader) {

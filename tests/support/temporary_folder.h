@@ -11,8 +11,8 @@ namespace accelerate::test {
 /// A folder of its own that goes with the object.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "accelerate-test-XXXXXX").string();
+  TemporaryFolder() : TemporaryFolder(std::filesystem::temp_directory_path().string()) {}
+  explicit TemporaryFolder(const std::string& parent) : path_(parent + "/accelerate-test-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp");
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
