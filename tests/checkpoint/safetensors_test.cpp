@@ -71,11 +71,11 @@ TEST_CASE("damaged files are named, never read past their end") {
   hostile.replace(hostile.find("[8]"), 3, "[9]");
   std::ofstream(path, std::ios::binary) << hostile;
   CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(path); }),
-             ContainsSubstring("does not fit its shape"));
+             ContainsSubstring("another number of bytes than its shape"));
   CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(folder.path() + "/none"); }),
              ContainsSubstring("No such file"));
   CHECK_THAT(test::error_of<CheckpointError>([&] { load_safetensors(folder.path()); }),
-             ContainsSubstring("expected a file, got a folder"));
+             ContainsSubstring("no regular file"));
   CHECK_THAT(test::error_of<CheckpointError>([&] {
                save_safetensors(system_files(), path, {{"c", torch::zeros({1}, torch::kComplexFloat)}});
              }),
