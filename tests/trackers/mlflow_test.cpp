@@ -323,6 +323,68 @@ TEST_CASE("MLflow: what the server refuses is counted, and the rest goes on") {
   CHECK(metrics_in(requests) == 1);
 }
 
+TEST_CASE("MLflow: one value that is refused costs no other") {
+  RecordingServer server([](const Request& request) {
+    if (!request.path.ends_with("log-batch")) return as_documented(request);
+    for (const auto& metric : request.body["metrics"]) {
+      if (metric["step"] == 321) return Answer{400, R"({"error_code":"INVALID_PARAMETER_VALUE"})"};
+    }
+    return as_documented(request);
+  });
+  TrackerSet trackers(options_for(std::make_shared<MlflowTracker>(quick(server.uri()))));
+  trackers.init("p", {{"lr", 1}});
+  for (int64_t step = 0; step < 2000; ++step) trackers.log({{"loss", 1}}, step);
+  CHECK_THAT(error_of<Error>([&] { trackers.finish(); }),
+             ContainsSubstring("1 of 2001 values are lost") && !ContainsSubstring("could not be closed"));
+}
+
+TEST_CASE("MLflow: a server that refuses every value is not asked for each of them") {
+  RecordingServer server([](const Request& request) {
+    if (request.path.ends_with("log-batch")) return Answer{400, "{}"};
+    return as_documented(request);
+  });
+  TrackerSet trackers(options_for(std::make_shared<MlflowTracker>(quick(server.uri()))));
+  trackers.init("p");
+  for (int64_t step = 0; step < 2000; ++step) trackers.log({{"loss", 1}}, step);
+  CHECK_THAT(error_of<Error>([&] { trackers.finish(); }), ContainsSubstring("2000 of 2000 values are lost"));
+  CHECK(server.requests().size() < 50);
+}
+
+TEST_CASE("MLflow: a run whose making was not answered is found, not made again") {
+  std::atomic<int> made{0};
+  std::string origin;
+  RecordingServer server([&](const Request& request) {
+    if (request.path.ends_with("runs/create")) {
+      ++made;
+      origin = request.body["tags"].back()["value"].get<std::string>();
+      return Answer{502, "made, but the way back is cut"};
+    }
+    if (request.path.ends_with("runs/search")) {
+      CHECK(request.body["experiment_ids"] == json::array({"7"}));
+      CHECK(request.body["filter"] == concat("tags.`accelerate.origin` = '", origin, "'"));
+      return Answer{200, R"({"runs":[{"info":{"run_id":"abc"}}]})"};
+    }
+    return as_documented(request);
+  });
+  TrackerSet trackers(options_for(std::make_shared<MlflowTracker>(quick(server.uri()))));
+  trackers.init("p");
+  trackers.log({{"loss", 1}}, 1);
+  CHECK_NOTHROW(trackers.finish());
+  CHECK(made == 1);
+  CHECK(server.requests().back().body["run_id"] == "abc");
+}
+
+TEST_CASE("MLflow: names are paths as well, and have to be plain ones") {
+  CHECK(mlflow_name("train/loss") == "train/loss");
+  CHECK(mlflow_name("a:b?") == "a_b_");
+  CHECK(mlflow_name("/a//b/./c/") == "a/b/c");
+  CHECK(mlflow_name("../a/..b") == "__/a/..b");
+  CHECK(mlflow_name("..a/..") == "__a/__");
+  CHECK(mlflow_name("") == "_");
+  CHECK(mlflow_name(".") == "_");
+  CHECK(mlflow_name(std::string(300, 'x')).size() == 250);
+}
+
 TEST_CASE("MLflow: a server that lets nobody in is told once, and costs no time") {
   RecordingServer server([](const Request&) { return Answer{401, "{}"}; });
   TrackerSet trackers(options_for(std::make_shared<MlflowTracker>(quick(server.uri()))));

@@ -80,7 +80,12 @@ std::string mlflow_name(std::string name) {
     if (!allowed) c = '_';
   }
   if (name.size() > kMostNameBytes) name.resize(kMostNameBytes);
-  return name;
+  std::vector<std::string> parts;
+  for (std::string& part : split(name, '/')) {
+    if (part == ".." || (parts.empty() && part.starts_with(".."))) part.replace(0, 2, "__");
+    if (!part.empty() && part != ".") parts.push_back(std::move(part));
+  }
+  return parts.empty() ? "_" : join(parts, "/");
 }
 
 std::string MlflowClient::call(const std::string& method, const std::string& body) {
@@ -98,7 +103,9 @@ std::string MlflowClient::call(const std::string& method, const std::string& bod
   // Too early, too many requests, timed out on its side, or the server's own trouble: later it may go.
   const bool later =
       response.status == 408 || response.status == 425 || response.status == 429 || response.status >= 500;
-  throw MlflowFailure{refusal(response), !later};
+  throw MlflowFailure{.reason = refusal(response),
+                      .for_good = !later,
+                      .by_content = response.status == 400 || response.status == 413};
 }
 
 std::string MlflowClient::experiment(const std::string& name) {
@@ -127,6 +134,17 @@ std::string MlflowClient::create_run(const std::string& experiment, const std::s
                      {"start_time", start_time_ms},
                      {"tags", pairs(tags)}};
   return text_at(call("runs/create", dumped(body)), {"run", "info", "run_id"});
+}
+
+std::string MlflowClient::find_run(const std::string& experiment, const std::string& tag,
+                                   const std::string& value) {
+  const json body = {{"experiment_ids", json::array({experiment})},
+                     {"filter", concat("tags.`", tag, "` = '", value, "'")},
+                     {"max_results", 1}};
+  const json found = json::parse(call("runs/search", dumped(body)), nullptr, false);
+  const bool there =
+      found.is_object() && found.contains("runs") && found["runs"].is_array() && !found["runs"].empty();
+  return there ? text_at(found["runs"][0].dump(), {"info", "run_id"}) : "";
 }
 
 void MlflowClient::log_batch(const std::string& run, const std::vector<MlflowMetric>& metrics,

@@ -21,8 +21,9 @@ struct MlflowServer {
 
 /// A request that went wrong.
 struct MlflowFailure {
-  std::string reason;     ///< "connection refused", "HTTP 404 RESOURCE_DOES_NOT_EXIST: ..."
-  bool for_good = false;  ///< the server has refused it; asking again is no use
+  std::string reason;       ///< "connection refused", "HTTP 404 RESOURCE_DOES_NOT_EXIST: ..."
+  bool for_good = false;    ///< the server has refused it; asking again is no use
+  bool by_content = false;  ///< refused for what was sent: less of it, or something else, may go
 };
 
 struct MlflowMetric {
@@ -38,8 +39,8 @@ using MlflowPairs = std::vector<std::pair<std::string, std::string>>;
 /// the server, at most for its timeouts; what goes wrong is thrown as MlflowFailure. One thread at a time.
 class MlflowClient {
  public:
-  /// No request beyond this many entries.
-  static constexpr size_t kMostMetrics = 1000;
+  /// No request beyond this many entries, all of them together and params or tags alone.
+  static constexpr size_t kMostEntries = 1000;
   static constexpr size_t kMostPairs = 100;
 
   /// `cancel` set to true: a call that waits throws soon.
@@ -51,7 +52,9 @@ class MlflowClient {
   /// The number of a new run.
   std::string create_run(const std::string& experiment, const std::string& name, int64_t start_time_ms,
                          const MlflowPairs& tags);
-  /// At most kMostMetrics metrics, kMostPairs params and kMostPairs tags.
+  /// The number of the run that has this tag, or an empty text where there is none.
+  std::string find_run(const std::string& experiment, const std::string& tag, const std::string& value);
+  /// At most kMostEntries metrics, params and tags together, kMostPairs params and kMostPairs tags.
   void log_batch(const std::string& run, const std::vector<MlflowMetric>& metrics, const MlflowPairs& params,
                  const MlflowPairs& tags);
   /// `status`: "RUNNING", "FINISHED" or "FAILED"; those but the first get an end time.
@@ -65,7 +68,8 @@ class MlflowClient {
   const std::atomic<bool>& cancel_;
 };
 
-/// `name` with every character that MLflow does not take in names replaced by '_'.
+/// `name` with every character that MLflow does not take in names replaced by '_', and as a path in its plain
+/// form ("a//b" is "a/b", "../a" is "__/a"), since MLflow refuses all others.
 std::string mlflow_name(std::string name);
 
 }  // namespace accelerate

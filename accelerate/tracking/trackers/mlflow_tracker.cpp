@@ -7,6 +7,7 @@
 #include <deque>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 
 #include "accelerate/core/error.h"
@@ -19,6 +20,10 @@ namespace {
 
 constexpr size_t kMostParamBytes = 6000;
 constexpr size_t kMostTagBytes = 5000;
+// By which a run is found whose making was not answered.
+constexpr const char* kOriginTag = "accelerate.origin";
+// So many values refused in a row, and it is not the values.
+constexpr int kMostRefusals = 8;
 
 int64_t milliseconds(double seconds) {
   return static_cast<int64_t>(seconds * 1000);
@@ -27,6 +32,11 @@ int64_t milliseconds(double seconds) {
 std::string user_name() {
   const passwd* entry = ::getpwuid(::getuid());
   return entry != nullptr ? entry->pw_name : std::to_string(::getuid());
+}
+
+std::string random_text() {
+  std::random_device random;
+  return concat(random(), "-", random());
 }
 
 std::string program_name() {
@@ -80,6 +90,7 @@ class MlflowTracker::Sender {
     std::string experiment;
     std::string name;
     std::string id;  // empty: to be made
+    std::string origin;
     int64_t start_time_ms = 0;
     MlflowPairs tags;
   };
@@ -99,7 +110,7 @@ class MlflowTracker::Sender {
     for (MlflowMetric& metric : metrics) add_to(metrics_, std::move(metric));
     for (auto& param : params) add_to(params_, std::move(param));
     for (auto& tag : tags) add_to(tags_, std::move(tag));
-    if (metrics_.size() >= MlflowClient::kMostMetrics) wake_.notify_one();
+    if (metrics_.size() >= MlflowClient::kMostEntries) wake_.notify_one();
   }
 
   // Waits until all is sent and the run closed, or the limit has passed. What was lost, or an empty text.
@@ -108,12 +119,17 @@ class MlflowTracker::Sender {
       std::unique_lock lock(mutex_);
       status_ = status;
       finishing_ = true;
+      if (failures_ > 0 && waiting() > 0) {
+        logger_->warning(
+            concat("mlflow (", where_, "): ", waiting(), " values wait for the server (", last_failure_,
+                   "); trying for up to ", options_.finish_timeout.count() / 1000, " s more"),
+            LogRanks::kAll);
+      }
       wake_.notify_one();
       done_.wait_for(lock, options_.finish_timeout, [this] { return ended_; });
     }
     stop();
-    const uint64_t waiting = metrics_.size() + params_.size() + tags_.size();
-    const uint64_t lost = lost_ + waiting;
+    const uint64_t lost = lost_ + waiting();
     if (lost == 0 && closed_) return "";
     std::string out = concat("mlflow (", where_, "): ");
     out += lost > 0 ? concat(lost, " of ", added_, " values are lost") : "the run could not be closed";
@@ -144,7 +160,7 @@ class MlflowTracker::Sender {
     return {queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(std::min(queue.size(), most))};
   }
 
-  bool nothing_waits() const { return metrics_.empty() && params_.empty() && tags_.empty(); }
+  size_t waiting() const { return metrics_.size() + params_.size() + tags_.size(); }
 
   void work() {
     std::unique_lock lock(mutex_);
@@ -158,11 +174,11 @@ class MlflowTracker::Sender {
       if (!finishing_ || failing) {
         wake_.wait_for(lock, pause, [&] {
           return cancel_ || (finishing_ && !failing) ||
-                 (!failing && metrics_.size() >= MlflowClient::kMostMetrics);
+                 (!failing && metrics_.size() >= MlflowClient::kMostEntries);
         });
       }
       if (cancel_) break;
-      if (!send_all(lock) || !finishing_ || !nothing_waits()) continue;
+      if (!send_all(lock) || !finishing_ || waiting() > 0) continue;
       if (close_run(lock)) break;
     }
     ended_ = true;
@@ -171,36 +187,59 @@ class MlflowTracker::Sender {
 
   // With the lock, given up while a request runs. False after a failure that may pass.
   bool send_all(std::unique_lock<std::mutex>& lock) {
+    if (run_.id.empty() && !refused_) {
+      const auto failure = unlocked(lock, [&] { make_run(); });
+      if (failure && !failure->for_good) return false;
+      refused_ = failure.has_value();
+    }
     if (refused_) {
       drop_all();
       return true;
     }
-    while (!cancel_ && (run_.id.empty() || !nothing_waits())) {
-      Batch batch{.metrics = first_of(metrics_, MlflowClient::kMostMetrics - 2 * MlflowClient::kMostPairs),
-                  .params = first_of(params_, MlflowClient::kMostPairs),
-                  .tags = first_of(tags_, MlflowClient::kMostPairs)};
-      const bool making = run_.id.empty();
-      const auto failure = unlocked(lock, [&] {
-        if (making) {
-          const std::string experiment = client_.experiment(run_.experiment);
-          run_.id = client_.create_run(experiment, run_.name, run_.start_time_ms, run_.tags);
-        } else {
-          client_.log_batch(run_.id, batch.metrics, batch.params, batch.tags);
-        }
-      });
+    while (!cancel_ && waiting() > 0) {
+      const Batch batch = next_batch();
+      const auto failure =
+          unlocked(lock, [&] { client_.log_batch(run_.id, batch.metrics, batch.params, batch.tags); });
       if (failure && !failure->for_good) return false;
-      if (failure && making) {
-        refused_ = true;
-        drop_all();
-        return true;
-      }
-      if (making) continue;
-      if (failure) lost_ += batch.size();
-      metrics_.erase(metrics_.begin(), metrics_.begin() + static_cast<std::ptrdiff_t>(batch.metrics.size()));
-      params_.erase(params_.begin(), params_.begin() + static_cast<std::ptrdiff_t>(batch.params.size()));
-      tags_.erase(tags_.begin(), tags_.begin() + static_cast<std::ptrdiff_t>(batch.tags.size()));
+      settle(batch, failure);
     }
     return true;
+  }
+
+  // A server that was slow or died may have made the run without telling us.
+  void make_run() {
+    const std::string experiment = client_.experiment(run_.experiment);
+    if (asked_for_run_) run_.id = client_.find_run(experiment, kOriginTag, run_.origin);
+    asked_for_run_ = true;
+    if (run_.id.empty()) {
+      run_.id = client_.create_run(experiment, run_.name, run_.start_time_ms, run_.tags);
+    }
+  }
+
+  Batch next_batch() const {
+    Batch out;
+    out.params = first_of(params_, std::min(limit_, MlflowClient::kMostPairs));
+    out.tags = first_of(tags_, std::min(limit_ - out.params.size(), MlflowClient::kMostPairs));
+    out.metrics = first_of(metrics_, limit_ - out.params.size() - out.tags.size());
+    return out;
+  }
+
+  // Of values that are refused together only some are to blame: smaller and smaller requests find them.
+  void settle(const Batch& batch, const std::optional<MlflowFailure>& refusal) {
+    if (!refusal) {
+      refusals_ = 0;
+      limit_ = std::min(limit_ * 2, MlflowClient::kMostEntries);
+    } else if (refusal->by_content && batch.size() > 1 && refusals_ < kMostRefusals) {
+      limit_ = batch.size() / 2;
+      return;
+    } else {
+      ++refusals_;
+      lost_ += batch.size();
+      if (refusals_ >= kMostRefusals) limit_ = MlflowClient::kMostEntries;
+    }
+    metrics_.erase(metrics_.begin(), metrics_.begin() + static_cast<std::ptrdiff_t>(batch.metrics.size()));
+    params_.erase(params_.begin(), params_.begin() + static_cast<std::ptrdiff_t>(batch.params.size()));
+    tags_.erase(tags_.begin(), tags_.begin() + static_cast<std::ptrdiff_t>(batch.tags.size()));
   }
 
   bool close_run(std::unique_lock<std::mutex>& lock) {
@@ -224,11 +263,8 @@ class MlflowTracker::Sender {
       failure = MlflowFailure{error.what(), true};
     }
     lock.lock();
-    if (!failure) {
-      failures_ = 0;
-      return failure;
-    }
-    ++failures_;
+    failures_ = failure && !failure->for_good ? failures_ + 1 : 0;
+    if (!failure) return failure;
     last_failure_ = failure->reason;
     if (!told_) {
       told_ = true;
@@ -240,7 +276,7 @@ class MlflowTracker::Sender {
   }
 
   void drop_all() {
-    lost_ += metrics_.size() + params_.size() + tags_.size();
+    lost_ += waiting();
     metrics_.clear();
     params_.clear();
     tags_.clear();
@@ -257,8 +293,9 @@ class MlflowTracker::Sender {
 
   std::string where_;
   std::atomic<bool> cancel_{false};
-  MlflowClient client_;  // the thread's
-  Run run_;              // the thread's
+  MlflowClient client_;         // the thread's
+  Run run_;                     // the thread's
+  bool asked_for_run_ = false;  // the thread's
   MlflowOptions options_;
   std::shared_ptr<Logger> logger_;
 
@@ -270,7 +307,9 @@ class MlflowTracker::Sender {
   std::deque<std::pair<std::string, std::string>> tags_;
   uint64_t added_ = 0;
   uint64_t lost_ = 0;
-  int failures_ = 0;  // in a row
+  size_t limit_ = MlflowClient::kMostEntries;  // of the next request
+  int refusals_ = 0;                           // of values, in a row
+  int failures_ = 0;                           // of requests that may go later, in a row
   std::string last_failure_;
   std::string status_;
   bool told_ = false;
@@ -305,8 +344,10 @@ void MlflowTracker::start(const TrackerContext& context) {
   Sender::Run run{.experiment = options_.experiment_name.empty() ? context.project : options_.experiment_name,
                   .name = options_.run_name.empty() ? context.run_name : options_.run_name,
                   .id = options_.run_id,
+                  .origin = random_text(),
                   .start_time_ms = milliseconds(context.started),
                   .tags = run_tags(context.environment)};
+  run.tags.emplace_back(kOriginTag, run.origin);
   sender_ = std::make_unique<Sender>(server_of(options_, context.environment), std::move(run), options_,
                                      context.logger);
 }
