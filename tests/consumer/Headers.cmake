@@ -50,6 +50,7 @@ file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/headers/all_second.cpp"
      CONTENT "${_reversed}int second() { return 0; }\n" @ONLY)
 accelerate_add_executable(test_headers "${CMAKE_CURRENT_BINARY_DIR}/headers/all_first.cpp"
                           "${CMAKE_CURRENT_BINARY_DIR}/headers/all_second.cpp" ${_torch_sources})
+accelerate_compile_quickly(test_headers)
 set_target_properties(test_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 target_link_libraries(test_headers PRIVATE accelerate::core)
 if(NOT ACCELERATE_CORE_ONLY)
