@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: third_party/setup.sh [--cpu] [--cuda] [--python] [--parquet] [--data DIR] [--no-apt]
+Usage: third_party/setup.sh [--cpu] [--cuda] [--python] [--parquet] [--mlflow] [--data DIR] [--no-apt]
 
 Installs what is missing for building accelerate; does nothing, in under a second, when all is there.
 
@@ -12,12 +12,13 @@ Installs what is missing for building accelerate; does nothing, in under a secon
   --cuda       LibTorch for CUDA builds, in .venv-cuda (4.7 GB)
   --python     Python with a complete torch (torchrun) and HF Accelerate, for comparisons, in .venv-full (4.7 GB)
   --parquet    the libraries that read Parquet files, in .venv-arrow (200 MB); builds find them there by themselves
+  --mlflow     an MLflow server and its client, to test our tracker against, in .venv-mlflow (380 MB)
   --data DIR   also copies the MNIST images to DIR/mnist_5k.csv.gz; without it they go to build/data
   --no-apt     installs no Debian packages: you have provided what third_party/apt.txt lists
   -h, --help   this text
 
 Options may be combined. ACCELERATE_PYTHON names the Python to make the environments with (3.10 or newer; 3.11 for
---cuda, --python and --parquet); otherwise the first one on PATH that can make virtual environments is taken.
+--cuda, --python, --parquet and --mlflow); otherwise the first one on PATH that can make virtual environments is taken.
 TEXT
 }
 
@@ -282,13 +283,14 @@ setup_data() {
 
 # ---- Main -----------------------------------------------------------------------------------------------------------
 
-cpu=0 cuda=0 python=0 parquet=0 with_apt=1 data=
+cpu=0 cuda=0 python=0 parquet=0 mlflow=0 with_apt=1 data=
 while (($#)); do
   case $1 in
     --cpu) cpu=1 ;;
     --cuda) cuda=1 ;;
     --python) python=1 ;;
     --parquet) parquet=1 ;;
+    --mlflow) mlflow=1 ;;
     --no-apt) with_apt=0 ;;
     --data)
       [[ -n ${2:-} ]] || { usage >&2; exit 2; }
@@ -307,7 +309,7 @@ while (($#)); do
   esac
   shift
 done
-((cuda || python || parquet)) || cpu=1
+((cuda || python || parquet || mlflow)) || cpu=1
 [[ $(uname -s) == Linux ]] || fail "accelerate builds on Linux only, and this is $(uname -s)."
 mkdir -p -- "$root/build" || fail "$root can't be written to; check out the project where you may write."
 
@@ -323,6 +325,7 @@ fi
 ((!cuda)) || setup_venv .venv-cuda 11 8000 "LibTorch 2.11 for CUDA (4.7 GB, about 5 minutes)" cuda data
 ((!python)) || setup_venv .venv-full 11 8000 "Python with torch 2.11 (4.7 GB, about 5 minutes)" cuda parity
 ((!parquet)) || setup_venv .venv-arrow 11 400 "Arrow and Parquet 26 (200 MB, under a minute)" parquet
+((!mlflow)) || setup_venv .venv-mlflow 11 700 "MLflow 3.17 (380 MB, about a minute)" mlflow
 if ((cpu)); then
   setup_data "${data:-$root/build/data}" .venv
 elif ((cuda)); then
