@@ -395,7 +395,7 @@ class Accelerator {
   TrackerSet& trackers() const;
   /// Local. Ends the run: waits for the last asynchronous save, writes and sends what is left. An Accelerator
   /// that is destroyed without it ends its run as failed.
-  /// @throws Error listing what trackers could not keep.
+  /// @throws CheckpointError where the save failed, else Error listing what trackers could not keep.
   void end_training();
   /// Local. A bar on the local main process: `auto bar = accelerator.progress_bar(loader.size(), "epoch
   /// 1");`, then bar.advance() in the loop.
@@ -473,7 +473,11 @@ class Accelerator {
   bool preemption_requested();
   /// Collective. Does nothing until a rank is sent SIGTERM (a scheduler wants the machine, `kill`); then
   /// saves the state and throws Preempted, whose exit code is 75: `accel launch --max_restarts` or the
-  /// scheduler starts the program again, and resume() goes on. Call it at the end of each step.
+  /// scheduler starts the program again, and resume() goes on. Call it at the end of each step. An
+  /// accumulation window is finished first, and so is an epoch whose last batch this is, with what the
+  /// program does after it. Whoever sends the signal must leave time for that: `accel launch --grace_period`
+  /// has 5 s by default.
+  /// @throws ConfigError, at the first call already, as save_state() without a place to save to.
   void save_if_preempted(const std::string& path = "");
 
  private:

@@ -57,22 +57,36 @@ bool Accelerator::preemption_requested() {
 }
 
 void Accelerator::save_if_preempted(const std::string& path) {
+  training_state().check_destination(path);
   if (!preemption_requested()) return;
+  // Gradients are in no checkpoint, so a window of micro-batches is finished first; and after an epoch's last
+  // batch the program's own work at its end, which a resumed run would not do again.
+  if (impl_->accumulation->pending() > 0 || end_of_dataloader()) return;
   logger().info("asked to end (SIGTERM): saving the state first");
+  try {
+    wait_for_save();
+  } catch (const std::exception& error) {  // what matters now is this one
+    logger().error(concat("an earlier save in the background failed: ", error_message(error)),
+                   LogRanks::kAll);
+  }
   const std::string saved = save_state(path);
   throw Preempted({.what = concat("ended on request (SIGTERM); the state is in ", saved),
                    .hint = "Start the program again to go on from it."});
 }
 
 void Accelerator::end_training() {
-  // Both, whatever happens to the first.
   std::exception_ptr problem;
   try {
     wait_for_save();
   } catch (const std::exception&) {
     problem = std::current_exception();
   }
-  trackers().finish();
+  try {
+    trackers().finish();
+  } catch (const std::exception& error) {
+    if (!problem) throw;
+    logger().error(error_message(error), LogRanks::kAll);
+  }
   if (problem) std::rethrow_exception(problem);
 }
 
@@ -83,7 +97,7 @@ std::string Accelerator::save_module(torch::nn::Module& module, const std::strin
   std::exception_ptr problem;
   if (is_main_process()) {
     try {
-      const SavedWeights saved = save_weights(system_files(), tensors, directory, options);
+      const SavedWeights saved = save_weights(training_state().files(), tensors, directory, options);
       for (const auto& [left_out, kept] : saved.shared) {
         logger().info(
             concat("'", left_out, "' shares its memory with '", kept, "' and is saved under that name"));

@@ -67,13 +67,13 @@ JointSave::JointSave(JointSaveOptions options) : options_(std::move(options)) {
   } else {
     const std::string said = wait_for("draft", 0);
     if (said.starts_with('!')) {
-      options_.store->set(key(concat("heard/", options_.rank)), "=");
+      say(concat("heard/", options_.rank), "=");
       fail(said.substr(1));
     }
     try {
       draft_.emplace(CheckpointDraft::join(*options_.files, said.substr(1)));
     } catch (const std::exception& error) {
-      options_.store->set(key(concat("entries/", options_.rank)), concat("!", problem_text(error)));
+      say(concat("entries/", options_.rank), concat("!", problem_text(error)));
       throw;
     }
   }
@@ -86,16 +86,36 @@ void JointSave::fail(const std::string& problem) const {
 
 std::string JointSave::wait_for(const std::string& name, int writer) {
   constexpr std::chrono::milliseconds kSlice{500};
+  constexpr std::chrono::seconds kGrace{20};  // for a save that may be as good as done
   const Deadline deadline = Deadline::after(options_.timeout);
-  while (!deadline.expired() && !given_up_) {
-    const auto value = options_.store->get(key(name), std::min(kSlice, deadline.remaining()));
+  std::optional<Deadline> last;
+  do {
+    std::optional<std::string> value;
+    try {
+      value = options_.store->get(key(name), std::min(kSlice, deadline.remaining()));
+    } catch (const std::exception& error) {
+      throw CommError({.what = concat("saving to ", options_.path,
+                                      ": the job's store does not answer, so rank 0 is gone"),
+                       .got = error_message(error),
+                       .rank = options_.rank});
+    }
     if (value) return *value;
-  }
+    if (given_up_ && !last) last = Deadline::after(kGrace);
+  } while (!deadline.expired() && !(last && last->expired()));
   throw CommError(
-      {.what = concat("saving to ", options_.path, ": rank ", writer, " did not come to it within ",
-                      static_cast<double>(options_.timeout.count()) / 1000.0, " s"),
+      {.what = last ? concat("saving to ", options_.path, " was given up while waiting for rank ", writer)
+                    : concat("saving to ", options_.path, ": rank ", writer, " did not come to it within ",
+                             static_cast<double>(options_.timeout.count()) / 1000.0, " s"),
        .hint = "It may be gone, or need a longer AcceleratorOptions::timeout.",
        .rank = options_.rank});
+}
+
+// Never throws: what is said here follows something that counts more.
+void JointSave::say(const std::string& name, const std::string& text) noexcept {
+  try {
+    options_.store->set(key(name), text);
+  } catch (const std::exception&) {  // the store is gone, and with it rank 0
+  }
 }
 
 std::vector<CheckpointFile> JointSave::write(const std::vector<FileToWrite>& mine) {
@@ -150,9 +170,12 @@ std::vector<std::string> JointSave::commit(CheckpointManifest manifest) {
 // for a while.
 void JointSave::tell(const std::string& name, const std::string& text, const std::vector<int>& listeners) {
   constexpr std::chrono::seconds kMostWait{10};
-  options_.store->set(key(name), text);
+  say(name, text);
   const Deadline deadline = Deadline::after(kMostWait);
-  for (const int rank : listeners) options_.store->get(key(concat("heard/", rank)), deadline.remaining());
+  try {
+    for (const int rank : listeners) options_.store->get(key(concat("heard/", rank)), deadline.remaining());
+  } catch (const std::exception&) {  // whoever is gone has nothing to hear
+  }
 }
 
 std::vector<std::string> JointSave::finish(const std::vector<FileToWrite>& mine,
@@ -166,11 +189,11 @@ std::vector<std::string> JointSave::finish(const std::vector<FileToWrite>& mine,
     try {
       store.set(key(concat("entries/", options_.rank)), concat("=", entries_text(write(mine))));
     } catch (const std::exception& error) {
-      store.set(key(concat("entries/", options_.rank)), concat("!", problem_text(error)));
+      say(concat("entries/", options_.rank), concat("!", problem_text(error)));
       throw;
     }
     const std::string verdict = wait_for("verdict", 0);
-    store.set(key(concat("heard/", options_.rank)), "=");
+    say(concat("heard/", options_.rank), "=");
     if (verdict.starts_with('!')) fail(verdict.substr(1));
     return {};
   }

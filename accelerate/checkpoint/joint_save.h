@@ -64,6 +64,7 @@ class JointSave {
   std::vector<CheckpointFile> gather(const std::string& own);
   void add_files_of_others(std::vector<CheckpointFile>& files);
   std::vector<std::string> commit(CheckpointManifest manifest);
+  void say(const std::string& name, const std::string& text) noexcept;
   void tell(const std::string& name, const std::string& text, const std::vector<int>& listeners);
   [[noreturn]] void fail(const std::string& problem) const;
   std::string key(const std::string& name) const { return options_.topic + "/" + name; }

@@ -14,10 +14,10 @@ std::string archive_bytes(const std::function<void(torch::serialize::OutputArchi
   return text.str();
 }
 
-void load_archive_bytes(const std::string& bytes,
+void load_archive_bytes(const std::string& bytes, at::Device device,
                         const std::function<void(torch::serialize::InputArchive&)>& load) {
   torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size());
+  archive.load_from(bytes.data(), bytes.size(), device);
   load(archive);
 }
 

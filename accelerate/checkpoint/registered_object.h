@@ -43,13 +43,14 @@ struct RegisteredObject {
   std::string name;       ///< of its file, without an ending
   bool per_rank = false;  ///< every rank has a state of its own; else that of the main process counts
   std::function<std::string()> save;
-  std::function<void(const std::string& bytes)> load;
+  /// `device`: the rank's, for objects that know how to come to one.
+  std::function<void(const std::string& bytes, at::Device device)> load;
 };
 
 namespace detail {
 
 std::string archive_bytes(const std::function<void(torch::serialize::OutputArchive&)>& save);
-void load_archive_bytes(const std::string& bytes,
+void load_archive_bytes(const std::string& bytes, at::Device device,
                         const std::function<void(torch::serialize::InputArchive&)>& load);
 
 /// `object` must live as long as the result.
@@ -59,17 +60,20 @@ RegisteredObject register_object(T& object) {
   if constexpr (HasStateDict<T>) {
     using State = std::remove_cvref_t<decltype(object.state_dict())>;
     out.save = [&object] { return to_bytes<State>(object.state_dict()); };
-    out.load = [&object](const std::string& bytes) { object.load_state_dict(from_bytes<State>(bytes)); };
+    out.load = [&object](const std::string& bytes, at::Device) {
+      object.load_state_dict(from_bytes<State>(bytes));
+    };
   } else if constexpr (TorchSerializable<T>) {
     out.save = [&object] {
       return archive_bytes([&object](torch::serialize::OutputArchive& archive) { object.save(archive); });
     };
-    out.load = [&object](const std::string& bytes) {
-      load_archive_bytes(bytes, [&object](torch::serialize::InputArchive& archive) { object.load(archive); });
+    out.load = [&object](const std::string& bytes, at::Device device) {
+      load_archive_bytes(bytes, device,
+                         [&object](torch::serialize::InputArchive& archive) { object.load(archive); });
     };
   } else {
     out.save = [&object] { return to_bytes<T>(object); };
-    out.load = [&object](const std::string& bytes) { object = from_bytes<T>(bytes); };
+    out.load = [&object](const std::string& bytes, at::Device) { object = from_bytes<T>(bytes); };
   }
   return out;
 }

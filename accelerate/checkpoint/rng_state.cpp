@@ -41,11 +41,18 @@ TensorDict rng_states(at::Device device) {
   return out;
 }
 
-void set_rng_states(at::Device device, const TensorDict& states) {
-  for (const at::Device each : {at::Device(at::kCPU), device}) {
-    const auto state = states.find(key_of(each.type()));
+std::vector<std::string> set_rng_states(at::Device device, const TensorDict& states) {
+  std::vector<at::Device> devices = {at::Device(at::kCPU)};
+  if (!device.is_cpu()) devices.push_back(device);
+  std::vector<std::string> lacking;
+  for (const at::Device each : devices) {
     auto generator = generator_of(each);
-    if (state == states.end() || !generator) continue;
+    if (!generator) continue;
+    const auto state = states.find(key_of(each.type()));
+    if (state == states.end()) {
+      lacking.push_back(key_of(each.type()));
+      continue;
+    }
     try {
       const std::lock_guard lock(generator->mutex());
       generator->set_state(state->second.clone());
@@ -54,6 +61,7 @@ void set_rng_states(at::Device device, const TensorDict& states) {
                              .got = error.what_without_backtrace()});
     }
   }
+  return lacking;
 }
 
 }  // namespace accelerate

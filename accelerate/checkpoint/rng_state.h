@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "accelerate/data/tensor_dict.h"
 
 namespace accelerate {
@@ -8,8 +11,8 @@ namespace accelerate {
 /// that is another, the device's, by its type ("cuda"). Tensors of bytes, copies.
 TensorDict rng_states(at::Device device);
 
-/// Local. The reverse.
+/// Local. The reverse. Returns the types of the generators for which `states` has none.
 /// @throws CheckpointError for a state that does not fit its generator.
-void set_rng_states(at::Device device, const TensorDict& states);
+std::vector<std::string> set_rng_states(at::Device device, const TensorDict& states);
 
 }  // namespace accelerate

@@ -31,10 +31,13 @@ constexpr std::array<DtypeName, 15> kDtypes = {{{at::kDouble, "F64"},
                                                 {at::kUInt32, "U32"},
                                                 {at::kUInt64, "U64"}}};
 
-// Tensors that are one and the same memory have equal keys.
-std::array<int64_t, 3> memory_key(const at::Tensor& tensor) {
-  return {reinterpret_cast<int64_t>(tensor.storage().unsafeGetStorageImpl()), tensor.storage_offset(),
-          tensor.numel()};
+// Tensors that are one and the same memory, seen in the same way, have equal keys.
+std::vector<int64_t> memory_key(const at::Tensor& tensor) {
+  std::vector<int64_t> out = {reinterpret_cast<int64_t>(tensor.storage().unsafeGetStorageImpl()),
+                              tensor.storage_offset(), static_cast<int64_t>(tensor.scalar_type())};
+  out.insert(out.end(), tensor.sizes().begin(), tensor.sizes().end());
+  out.insert(out.end(), tensor.strides().begin(), tensor.strides().end());
+  return out;
 }
 
 }  // namespace
@@ -64,7 +67,7 @@ at::ScalarType torch_dtype(const std::string& safetensors_dtype, const std::stri
 
 TensorDict without_shared(const TensorDict& tensors, SharedNames* shared) {
   TensorDict out;
-  std::map<std::array<int64_t, 3>, std::string> written;
+  std::map<std::vector<int64_t>, std::string> written;
   for (const auto& [name, tensor] : tensors) {
     if (tensor.numel() > 0) {
       const auto [entry, is_new] = written.emplace(memory_key(tensor), name);

@@ -74,7 +74,8 @@ LoaderState loader_state(const Json& entry) {
 }
 
 void load_objects(const std::vector<RegisteredObject>& objects, const Json& saved, const std::string& path,
-                  int rank, int64_t world_size) {
+                  const ProcessContext& context, int64_t world_size) {
+  const int rank = context.topology.rank;
   for (size_t i = 0; i < objects.size(); ++i) {
     const RegisteredObject& object = objects[i];
     const Json& entry = saved.at(i);
@@ -88,9 +89,9 @@ void load_objects(const std::vector<RegisteredObject>& objects, const Json& save
     if (object.per_rank && rank >= world_size) continue;  // a new rank keeps what it has
     const std::string file = path_in(path, object_file(object, rank));
     try {
-      object.load(read_whole_file(system_files(), file));
-    } catch (const DataError& error) {
-      throw CheckpointError({.what = concat(file, ": ", error.what())});
+      object.load(read_whole_file(system_files(), file), context.device);
+    } catch (const std::exception& error) {
+      throw CheckpointError({.what = concat(file, ": ", error_message(error))});
     }
   }
 }
@@ -98,15 +99,18 @@ void load_objects(const std::vector<RegisteredObject>& objects, const Json& save
 }  // namespace
 
 void TrainingState::load_random_states(const std::string& path, const LoadStateOptions& options,
-                                       int64_t world_size) {
+                                       const LoadedState& loaded, bool is_damaged) {
   const int rank = context_.topology.rank;
-  if (rank >= world_size) return;  // told already
   const std::string file = path_in(path, random_states_file(rank));
-  std::string problem;
+  const bool is_new = rank >= loaded.world_size;
+  if (is_new && !options.strict) return;  // told already
+  std::string problem = is_new ? "it was written by fewer ranks" : "";
+  if (is_damaged) problem = "it is damaged";
   try {
-    const TensorDict states = load_safetensors(file);
-    if (states.empty()) problem = "it holds no state";
-    set_rng_states(context_.device, states);
+    if (problem.empty()) {
+      const std::vector<std::string> lacking = set_rng_states(context_.device, load_safetensors(file));
+      if (!lacking.empty()) problem = concat("it holds no state for ", accelerate::join(lacking, ", "));
+    }
   } catch (const CheckpointError& error) {
     problem = error.what();
   }
@@ -123,7 +127,8 @@ void TrainingState::load_random_states(const std::string& path, const LoadStateO
 }
 
 void TrainingState::load_parts(const TrainingParts& parts, const std::string& path,
-                               const LoadStateOptions& options, LoadedState& loaded) {
+                               const LoadStateOptions& options, const std::vector<std::string>& damaged,
+                               LoadedState& loaded) {
   const CheckpointManifest manifest = read_manifest(system_files(), path);
   loaded.iteration = manifest.iteration;
   loaded.optimizer_steps = manifest.optimizer_steps;
@@ -162,8 +167,16 @@ void TrainingState::load_parts(const TrainingParts& parts, const std::string& pa
     for (size_t i = 0; i < optimizers.size(); ++i)
       load_optimizer(*parts.optimizers[i], name_of, path, optimizers[i]);
     for (size_t i = 0; i < schedulers.size(); ++i) parts.schedulers[i].load(schedulers[i].dump());
-    for (size_t i = 0; i < loaders.size(); ++i) parts.loaders[i]->load_state(loader_state(loaders[i]));
-    load_objects(parts.objects, objects, path, context_.topology.rank, manifest.world_size);
+    for (size_t i = 0; i < loaders.size(); ++i) {
+      const int64_t samples = loaders[i].value("samples", int64_t{0});
+      const int64_t here = parts.loaders[i]->shard().num_positions;
+      if (samples != here) {
+        context_.logger->warning(concat("data loader number ", i, " had ", samples, " samples when ", path,
+                                        " was written, and has ", here, ": its order is another one"));
+      }
+      parts.loaders[i]->load_state(loader_state(loaders[i]));
+    }
+    load_objects(parts.objects, objects, path, context_, manifest.world_size);
     const bool has_scaler = state.contains("scaler");
     if (has_scaler && parts.scaler) {
       parts.scaler->load_state({.scale = state.at("scaler").at("scale").get<double>(),
@@ -178,7 +191,14 @@ void TrainingState::load_parts(const TrainingParts& parts, const std::string& pa
     throw CheckpointError({.what = concat(path_in(path, kTrainingStateFile), ": ", error.what())});
   }
   if (parts.accumulation) parts.accumulation->restart();
-  load_random_states(path, options, manifest.world_size);
+  // What backward passes before the load have left belongs to other weights.
+  for (const auto& optimizer : parts.optimizers) {
+    for (const auto& group : optimizer->optimizer().param_groups()) {
+      for (const at::Tensor& parameter : group.params()) parameter.mutable_grad().reset();
+    }
+  }
+  const std::string own = random_states_file(context_.topology.rank);
+  load_random_states(path, options, loaded, std::find(damaged.begin(), damaged.end(), own) != damaged.end());
 }
 
 }  // namespace accelerate::detail

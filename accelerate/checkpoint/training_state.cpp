@@ -15,6 +15,7 @@
 #include "accelerate/checkpoint/state_files.h"
 #include "accelerate/checkpoint/store/leftovers.h"
 #include "accelerate/checkpoint/store/listing.h"
+#include "accelerate/checkpoint/store/recovery.h"
 #include "accelerate/comm/object_collectives.h"
 #include "accelerate/core/error.h"
 #include "accelerate/core/strings.h"
@@ -40,6 +41,22 @@ std::string size_text(uint64_t bytes) {
   }
   return text;
 }
+
+// Signals are for the program's own threads: one that is begun meanwhile gets none.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 constexpr uint64_t kBarFromBytes = 250'000'000;  // what takes a second or more on an ordinary disk
 constexpr uint64_t kMegabyte = 1'000'000;
@@ -109,6 +126,13 @@ bool is_usable(const CheckpointVerification& result, bool strict) {
                      [&](const auto& problem) { return !strict && is_random_states_file(problem.path); });
 }
 
+// What find() says: the path and, a line each, the files that are damaged all the same.
+std::string found_text(const std::string& path, const CheckpointVerification& result) {
+  std::string out = path;
+  for (const CheckpointProblem& problem : result.problems) out += "\n" + problem.path;
+  return out;
+}
+
 }  // namespace
 
 struct TrainingState::Running {
@@ -156,7 +180,13 @@ void TrainingState::wait() {
 }
 
 void TrainingState::free_memory() {
+  if (running_->done) running_->join();
   if (!running_->busy()) running_->snapshot.clear();
+}
+
+void TrainingState::check_destination(const std::string& path) {
+  if (std::exchange(destination_checked_, true)) return;
+  choose_path(path);
 }
 
 int64_t TrainingState::add_save_hook(StateHook hook) {
@@ -256,7 +286,9 @@ std::string TrainingState::save(const TrainingParts& parts, const std::string& g
                        .timeout = context_.communicator->timeout(),
                        .total_limit = is_automatic ? project_.total_limit : std::nullopt});
   CollectedState state;
-  bool failed = false;
+  CheckpointManifest manifest{
+      .iteration = project_.iteration, .world_size = size, .strategy = std::string(parts.strategy->name())};
+  std::exception_ptr failure;
   try {
     for (const auto& [number, hook] : save_hooks_) hook(joint->draft_path());
     state = collect_state(parts, {.rank = rank,
@@ -264,19 +296,19 @@ std::string TrainingState::save(const TrainingParts& parts, const std::string& g
                                   .device = context_.device,
                                   .sharded = options.sharded,
                                   .snapshot = options.async ? &running_->snapshot : nullptr});
+    for (const auto& optimizer : parts.optimizers)
+      manifest.optimizer_steps = std::max(manifest.optimizer_steps, optimizer->steps_taken());
+    if (!parts.loaders.empty()) manifest.epoch = parts.loaders.front()->state().epoch;
   } catch (const std::exception&) {
-    // The others are on their way, and must be told where they wait for this rank's files.
-    failed = true;
-    state.files = {
-        {"failed", [problem = std::current_exception()](WritableFile&) { std::rethrow_exception(problem); }}};
+    failure = std::current_exception();
+  } catch (...) {
+    failure =
+        std::make_exception_ptr(Error({.what = "a hook threw what is no std::exception", .rank = rank}));
   }
-  CheckpointManifest manifest{
-      .iteration = project_.iteration, .world_size = size, .strategy = std::string(parts.strategy->name())};
-  for (const auto& optimizer : parts.optimizers)
-    manifest.optimizer_steps = std::max(manifest.optimizer_steps, optimizer->steps_taken());
-  if (!parts.loaders.empty()) manifest.epoch = parts.loaders.front()->state().epoch;
+  // The others are on their way, and must be told where they wait for this rank's files.
+  if (failure) state.files = {{"failed", [failure](WritableFile&) { std::rethrow_exception(failure); }}};
   if (is_automatic) ++project_.iteration;
-  if (!options.async || failed) {
+  if (!options.async || failure) {
     ProgressBar bar(
         static_cast<int64_t>(state.bytes / kMegabyte), "saving",
         {.logger = context_.logger, .shown = rank == 0 && state.bytes >= kBarFromBytes, .unit = "MB"});
@@ -290,23 +322,18 @@ std::string TrainingState::save(const TrainingParts& parts, const std::string& g
   running.save = std::move(joint);
   running.path = path;
   running.done = false;
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   running.thread = std::thread(
       [this, &running, start, state = std::move(state), manifest = std::move(manifest)]() mutable {
         try {
           const auto notes = running.save->finish(state.files, std::move(manifest));
           report(running.path, notes, state.bytes, seconds_since(start));
-        } catch (const std::exception&) {
+        } catch (...) {
           running.problem = std::current_exception();
         }
         state.files.clear();
         running.done = true;
       });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return path;
 }
 
@@ -316,12 +343,16 @@ std::string TrainingState::find(const std::string& given, bool must_exist, const
   FileSystem& files = system_files();
   if (!given.empty()) {
     const std::string path = checkpoint_path(given);
+    try {
+      recover_folder(files, parent_directory(path));  // gives it its name back after a crash
+    } catch (const CheckpointError&) {                // a folder that can't be written to
+    }
     const CheckpointVerification result = verify_checkpoint(files, path, level);
     if (!is_usable(result, strict)) {
       throw CheckpointError({.what = concat("the checkpoint ", path, " can't be loaded: ", result.reason()),
                              .hint = "`accel checkpoint inspect` shows what is in it."});
     }
-    return path;
+    return found_text(path, result);
   }
   if (project_.project_dir.empty()) {
     throw ConfigError({.what = "load_state() without a path",
@@ -347,9 +378,11 @@ std::string TrainingState::find(const std::string& given, bool must_exist, const
         paths.emplace(*number, path_in(folder, entry.name));  // it may lack no more than can be done without
       }
     }
+    // The next one is numbered after all that are there, so that damaged ones never are in its way.
+    if (!paths.empty()) project_.iteration = std::max(project_.iteration, paths.begin()->first + 1);
     for (const auto& [number, path] : paths) {
       const CheckpointVerification result = verify_checkpoint(files, path, level);
-      if (is_usable(result, strict)) return path;
+      if (is_usable(result, strict)) return found_text(path, result);
       pass_over(checkpoint_name(number), result.reason());
     }
   }
@@ -361,19 +394,25 @@ std::string TrainingState::find(const std::string& given, bool must_exist, const
 
 std::optional<LoadedState> TrainingState::load(const TrainingParts& parts, const std::string& given,
                                                bool must_exist, const LoadStateOptions& options) {
-  wait();
+  finish_earlier({});
   Communicator& communicator = *context_.communicator;
-  const std::string path =
+  const std::string found =
       from_main(communicator, "load_state()", [&] { return find(given, must_exist, options); });
-  if (path.empty()) return std::nullopt;
+  if (found.empty()) return std::nullopt;
+  std::vector<std::string> damaged = split(found, '\n');
+  const std::string path = damaged.front();
+  damaged.erase(damaged.begin());
   LoadedState loaded{.path = path};
   std::exception_ptr problem;
   std::string text;
   try {
-    load_parts(parts, path, options, loaded);
+    load_parts(parts, path, options, damaged, loaded);
   } catch (const std::exception& error) {
     problem = std::current_exception();
     text = error_message(error);
+  } catch (...) {
+    problem = std::current_exception();
+    text = "an exception that is no std::exception";
   }
   if (communicator.size() > 1) {
     const std::vector<std::string> all = all_gather_bytes(communicator, text);

@@ -43,7 +43,7 @@ enum class IfBusy {
 /// Options of Accelerator::save_state().
 struct SaveStateOptions {
   /// Copy the state into host memory and return; a thread writes it while training goes on. A write that
-  /// fails throws at the next save_state(), wait_for_save() or end_training().
+  /// fails throws at the next save_state(), load_state(), wait_for_save() or end_training().
   bool async = false;
   IfBusy if_busy = IfBusy::kWait;
   /// Every rank writes its part of the weights and of the optimizers' state, instead of the main process all
@@ -118,7 +118,12 @@ class TrainingState {
   int64_t add_load_hook(StateHook hook);
   void remove_hook(int64_t number);
 
+  /// Collective, the first time it is called: whether save() could choose where to save.
+  /// @throws as save() without a place to save to, or for a folder that holds another run.
+  void check_destination(const std::string& path);
+
   const ProjectConfiguration& project() const { return project_; }
+  FileSystem& files() const { return files_; }
 
  private:
   struct Running;
@@ -127,8 +132,9 @@ class TrainingState {
   void finish_earlier(const SaveStateOptions& options);
   std::string find(const std::string& path, bool must_exist, const LoadStateOptions& options);
   void load_parts(const TrainingParts& parts, const std::string& path, const LoadStateOptions& options,
-                  LoadedState& loaded);
-  void load_random_states(const std::string& path, const LoadStateOptions& options, int64_t world_size);
+                  const std::vector<std::string>& damaged, LoadedState& loaded);
+  void load_random_states(const std::string& path, const LoadStateOptions& options, const LoadedState& loaded,
+                          bool is_damaged);
   void report(const std::string& path, const std::vector<std::string>& notes, uint64_t bytes,
               double seconds) const;
 
@@ -139,6 +145,7 @@ class TrainingState {
   std::vector<std::pair<int64_t, StateHook>> load_hooks_;
   int64_t next_hook_ = 0;
   int64_t next_save_ = 0;
+  bool destination_checked_ = false;
   std::unique_ptr<Running> running_;
 };
 

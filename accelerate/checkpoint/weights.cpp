@@ -164,8 +164,13 @@ LoadWeightsReport load_weights(const TensorDict& targets, const WeightSource& so
     at::Tensor to;
   };
   std::vector<Copy> copies;
-  std::set<const void*> filled;
+  std::set<std::pair<const void*, size_t>> filled;
   std::set<std::string> named;
+  for (const auto& [name, tensor] : targets) {
+    if (!tensor.is_meta()) continue;
+    throw CheckpointError({.what = concat("loading weights into '", name, "', which is on the meta device"),
+                           .hint = "Give the model memory first."});
+  }
   for (const std::string& name : source.names()) {
     const std::string wanted = options.rename ? options.rename(name) : name;
     if (wanted.empty()) continue;
@@ -191,11 +196,11 @@ LoadWeightsReport load_weights(const TensorDict& targets, const WeightSource& so
       report.converted.push_back(concat(wanted, ": ", c10::toString(stored.scalar_type()), " to ",
                                         c10::toString(own.scalar_type())));
     }
-    filled.insert(own.const_data_ptr());
+    filled.emplace(own.const_data_ptr(), own.nbytes());
     copies.push_back({name, own});
   }
   for (const auto& [name, tensor] : targets) {
-    const bool is_shared = tensor.numel() > 0 && filled.contains(tensor.const_data_ptr());
+    const bool is_shared = tensor.numel() > 0 && filled.contains({tensor.const_data_ptr(), tensor.nbytes()});
     if (!named.contains(name) && !is_shared) report.missing.push_back(name);
   }
   if (options.strict && !report.complete()) {

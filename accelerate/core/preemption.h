@@ -14,8 +14,8 @@ class Preempted : public Error {
 /// The wish of a scheduler or launcher that this process ends soon: SIGTERM. Process-wide.
 class PreemptionSignal {
  public:
-  /// From now on the first SIGTERM only raises a flag; the second one ends the process as before. Leaves a
-  /// handler of the program's own alone. Further calls do nothing.
+  /// From now on SIGTERM only raises a flag; one that comes more than five seconds after the first ends the
+  /// process as before. Leaves a handler of the program's own alone. Further calls do nothing.
   static void watch();
   /// Whether SIGTERM has come since watch().
   static bool raised();

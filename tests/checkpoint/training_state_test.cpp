@@ -7,7 +7,9 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
+#include "accelerate/core/preemption.h"
 #include "support/fault_file_system.h"
 #include "support/temporary_folder.h"
 #include "support/thread_ranks.h"
@@ -269,13 +271,15 @@ TEST_CASE("another number of ranks and lost random generators are told") {
   CHECK(says(lines, {"was written by 2 ranks and is loaded by 1"}));
   CHECK(says(lines, {"world size 2 -> 1"}));
   CHECK_FALSE(says(lines, {"random generators of rank"}));
-  for (const bool is_missing : {false, true}) {
-    INFO(is_missing);
+  for (const char* const damage : {"a flipped bit", "cut off", "missing"}) {
+    INFO(damage);
     const std::string file = path + "/random_states_0.safetensors";
-    if (is_missing) {
+    if (damage == std::string("missing")) {
       std::filesystem::remove(file);
-    } else {
+    } else if (damage == std::string("cut off")) {
       std::filesystem::resize_file(file, 100);
+    } else {
+      flip_a_byte(file, 1000);
     }
     lines.clear();
     Accelerator accelerator{with_log({}, lines)};
@@ -338,6 +342,8 @@ TEST_CASE("the newest complete checkpoint is taken; damaged ones are named") {
   CHECK(accelerator.load_state().path == checkpoints + "/checkpoint_1");
   for (const char* name : {"checkpoint_4", "checkpoint_3", "checkpoint_2", "checkpoint_9"})
     CHECK(says(lines, {"passing over", name}));
+  // The damaged ones are not in the way of the next.
+  CHECK(accelerator.save_state() == checkpoints + "/checkpoint_10");
   CHECK(says(lines, {"checkpoint_4", "model.safetensors"}));
   CHECK_THAT(test::error_of<CheckpointError>([&] { accelerator.load_state(checkpoints + "/checkpoint_4"); }),
              Catch::Contains("can't be loaded") && Catch::Contains("model.safetensors"));
