@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/safetensors_header.h"
+#include "launcher/model_size.h"
 
 namespace accelerate::cli {
 

@@ -2,25 +2,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace accelerate::cli {
-
-/// What the header of a safetensors file says of one tensor.
-struct StoredTensor {
-  std::string name;
-  std::string dtype;       ///< as in the file: "F32", "BF16", "I64", ...
-  uint64_t numel = 0;      ///< elements
-  uint64_t num_bytes = 0;  ///< bytes of data
-
-  /// Floating-point tensors are what training changes.
-  bool is_floating() const { return dtype.starts_with("F") || dtype.starts_with("BF"); }
-};
-
-/// The header of a safetensors file (huggingface.co/docs/safetensors), or of one cut off behind its header,
-/// or the header's JSON by itself. The data is neither needed nor read.
-/// @throws CheckpointError naming the file and what is wrong with it.
-std::vector<StoredTensor> read_safetensors_header(const std::string& path);
 
 /// What is known of a model's size.
 struct ModelSize {

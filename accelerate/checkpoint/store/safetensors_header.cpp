@@ -22,33 +22,46 @@ struct Dtype {
   std::string_view name;
   uint64_t bits;
 };
-// In the library's order.
-constexpr std::array<Dtype, 20> kDtypes = {{{"BOOL", 8},    {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6},
-                                            {"U8", 8},      {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},
-                                            {"F8_E8M0", 8}, {"I16", 16}, {"U16", 16},    {"F16", 16},
-                                            {"BF16", 16},   {"I32", 32}, {"U32", 32},    {"F32", 32},
-                                            {"C64", 64},    {"F64", 64}, {"I64", 64},    {"U64", 64}}};
+// In the order of the library (safetensors 0.8).
+constexpr std::array<Dtype, 22> kDtypes = {
+    {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+     {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}}};
 
 [[noreturn]] void damaged(const std::string& path, const std::string& what) {
   throw CheckpointError({.what = concat(path, " is no complete safetensors file: ", what),
                          .hint = "It may have been cut off while it was copied; take another copy."});
 }
 
-std::string header_text(FileSystem& files, const std::string& path, uint64_t file_bytes) {
-  if (file_bytes < 8) damaged(path, concat("only ", file_bytes, " bytes"));
+struct HeaderText {
+  std::string text;
+  uint64_t data_begin = 0;  // 0: the file is nothing but the text
+};
+
+HeaderText header_text(FileSystem& files, const std::string& path, uint64_t file_bytes, bool may_be_alone) {
   const std::unique_ptr<ReadableFile> file = files.open(path);
   std::array<std::byte, 8> start{};
-  if (file->read(start) != start.size()) damaged(path, "it can't be read to its end");
+  if (file->read(start) != start.size()) damaged(path, concat("only ", file_bytes, " bytes"));
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < 8; ++i) header_bytes |= static_cast<uint64_t>(start[i]) << (8 * i);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - 8) {
-    damaged(path, concat("a header of ", header_bytes, " bytes in a file of ", file_bytes));
+  HeaderText out{.text = {}, .data_begin = 8 + header_bytes};
+  if (header_bytes > kMaxHeaderBytes) {
+    if (!may_be_alone || start[0] != std::byte{'{'} || file_bytes > kMaxHeaderBytes) {
+      damaged(path, "no such file begins like this");
+    }
+    file->seek(0);
+    header_bytes = file_bytes;
+    out.data_begin = 0;
+  } else if (header_bytes > file_bytes - 8) {
+    damaged(path,
+            concat("cut off: its header has ", header_bytes, " bytes, and ", file_bytes - 8, " are there"));
   }
-  std::string text(header_bytes, '\0');
-  if (file->read(std::as_writable_bytes(std::span(text.data(), text.size()))) != text.size()) {
+  out.text.resize(header_bytes);
+  if (file->read(std::as_writable_bytes(std::span(out.text.data(), out.text.size()))) != out.text.size()) {
     damaged(path, "it can't be read to its end");
   }
-  return text;
+  return out;
 }
 
 // Later ones of equal names would replace earlier ones unseen.
@@ -104,7 +117,8 @@ SafetensorsEntry read_entry(const std::string& name, const Json& entry, const st
   }
   out.begin = offsets[0].get<uint64_t>();
   out.end = offsets[1].get<uint64_t>();
-  if (out.begin > out.end || total_bits % 8 != 0 || out.num_bytes() != total_bits / 8) {
+  if (out.begin > out.end) bad("ends before it begins");
+  if (total_bits % 8 != 0 || out.num_bytes() != total_bits / 8) {
     bad("has another number of bytes than its shape and dtype make");
   }
   return out;
@@ -126,7 +140,35 @@ void check_overlaps(const std::vector<SafetensorsEntry>& tensors, const std::str
   }
 }
 
+SafetensorsHeader read_header(FileSystem& files, const std::string& path, bool may_be_alone) {
+  const std::optional<FileInfo> info = files.info(path);
+  if (info && info->kind != FileKind::kFile) damaged(path, "it is no regular file");
+  const uint64_t file_bytes = info ? info->size_bytes : 0;  // open() says that it is not there
+  const HeaderText header = header_text(files, path, file_bytes, may_be_alone);
+  const Json json = parse_header(header.text, path);
+  SafetensorsHeader out{.metadata = {}, .tensors = {}, .data_begin = header.data_begin};
+  for (const auto& [name, entry] : json.items()) {
+    if (name == kMetadata) {
+      out.metadata = read_metadata(entry, path);
+      continue;
+    }
+    out.tensors.push_back(read_entry(name, entry, path));
+    if (!may_be_alone && out.tensors.back().end > file_bytes - out.data_begin) {
+      damaged(path, concat("the data of '", name, "' lies past the end: the file has ", file_bytes,
+                           " bytes and needs ", out.data_begin + out.tensors.back().end));
+    }
+  }
+  check_overlaps(out.tensors, path);
+  return out;
+}
+
 }  // namespace
+
+uint64_t SafetensorsEntry::numel() const {
+  uint64_t out = 1;
+  for (const int64_t size : shape) out *= static_cast<uint64_t>(size);
+  return out;
+}
 
 uint64_t SafetensorsHeader::data_bytes() const {
   uint64_t out = 0;
@@ -141,6 +183,10 @@ std::optional<uint64_t> safetensors_dtype_bits(std::string_view dtype) {
   return std::nullopt;
 }
 
+bool is_floating_safetensors_dtype(std::string_view dtype) {
+  return dtype.starts_with("F") || dtype.starts_with("BF");
+}
+
 int safetensors_dtype_order(std::string_view dtype) {
   int order = 0;
   for (const Dtype& known : kDtypes) {
@@ -151,25 +197,11 @@ int safetensors_dtype_order(std::string_view dtype) {
 }
 
 SafetensorsHeader read_safetensors_header(FileSystem& files, const std::string& path) {
-  const std::optional<FileInfo> info = files.info(path);
-  if (info && info->kind != FileKind::kFile) damaged(path, "it is no regular file");
-  const uint64_t file_bytes = info ? info->size_bytes : 8;  // open() says that it is not there
-  const std::string text = header_text(files, path, file_bytes);
-  const Json json = parse_header(text, path);
-  SafetensorsHeader out{.metadata = {}, .tensors = {}, .data_begin = 8 + text.size()};
-  for (const auto& [name, entry] : json.items()) {
-    if (name == kMetadata) {
-      out.metadata = read_metadata(entry, path);
-      continue;
-    }
-    out.tensors.push_back(read_entry(name, entry, path));
-    if (out.tensors.back().end > file_bytes - out.data_begin) {
-      damaged(path, concat("the data of '", name, "' lies past the end: the file has ", file_bytes,
-                           " bytes and needs ", out.data_begin + out.tensors.back().end));
-    }
-  }
-  check_overlaps(out.tensors, path);
-  return out;
+  return read_header(files, path, /*may_be_alone=*/false);
+}
+
+SafetensorsHeader read_safetensors_header_alone(FileSystem& files, const std::string& path) {
+  return read_header(files, path, /*may_be_alone=*/true);
 }
 
 std::string write_safetensors_header(const std::vector<SafetensorsEntry>& tensors,

@@ -16,6 +16,7 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kIndexSuffix = ".safetensors.index.json";
 constexpr const char* kFileSuffix = ".safetensors";
 constexpr uint64_t kMostIndexBytes = 100'000'000;
+constexpr int kMaxDepth = 16;
 constexpr size_t kMostNames = 8;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, const std::string& hint = {}) {
@@ -29,30 +30,6 @@ std::string some_of(const std::vector<std::string>& names) {
     out += concat(i == 0 ? "" : ", ", "'", names[i], "'");
   }
   if (names.size() > kMostNames) out += concat(" and ", names.size() - kMostNames, " more");
-  return out;
-}
-
-// Which file the index says each tensor is in.
-using WeightMap = std::map<std::string, std::string>;
-
-WeightMap read_index(FileSystem& files, const std::string& path, std::string& metadata) {
-  const std::string text = read_whole_file(files, path, kMostIndexBytes);
-  const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) fail(path, "no valid JSON", "Take another copy of it.");
-  const auto map = json.is_object() ? json.find("weight_map") : json.end();
-  if (!json.is_object() || map == json.end() || !map->is_object()) fail(path, "it has no weight_map");
-  WeightMap out;
-  for (const auto& [tensor, file] : map->items()) {
-    const std::string name = file.is_string() ? file.get<std::string>() : "";
-    if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {
-      fail(path, concat("the file of tensor '", tensor, "' is no name beside the index"));
-    }
-    if (!out.emplace(tensor, name).second) fail(path, concat("tensor '", tensor, "' is there twice"));
-  }
-  if (out.empty()) fail(path, "its weight_map is empty");
-  const auto said = json.find("metadata");
-  if (said != json.end() && said->is_object())
-    metadata = said->dump(-1, ' ', false, Json::error_handler_t::replace);
   return out;
 }
 
@@ -133,9 +110,9 @@ class Reader {
 
   void read_by_index(const std::string& index) {
     out_.index = index;
-    const WeightMap map = read_index(files_, index, out_.index_metadata);
-    std::set<std::string> names;
-    for (const auto& [tensor, file] : map) names.insert(file);
+    const WeightIndex said = read_weight_index(files_, index);
+    out_.index_metadata = said.metadata;
+    const std::vector<std::string> names = said.file_names();
     const std::string folder = parent_directory(index);
     std::vector<std::string> missing;
     for (const std::string& name : names) {
@@ -143,10 +120,10 @@ class Reader {
     }
     if (!missing.empty()) fail(index, concat("it names files that are not there: ", some_of(missing)));
     for (const std::string& name : names) add_file(path_in(folder, name));
-    compare(map);
+    compare(said.files);
   }
 
-  void compare(const WeightMap& map) const {
+  void compare(const std::map<std::string, std::string>& map) const {
     std::vector<std::string> missing;
     std::vector<std::string> elsewhere;
     std::vector<std::string> unknown;
@@ -221,6 +198,38 @@ class Reader {
 };
 
 }  // namespace
+
+std::vector<std::string> WeightIndex::file_names() const {
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : files) names.insert(file);
+  return {names.begin(), names.end()};
+}
+
+WeightIndex read_weight_index(FileSystem& files, const std::string& path) {
+  const std::string text = read_whole_file(files, path, kMostIndexBytes);
+  const auto not_too_deep = [&path](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) fail(path, "its JSON is nested too deeply");
+    return true;
+  };
+  const Json json = Json::parse(text, not_too_deep, false);
+  if (json.is_discarded()) fail(path, "no valid JSON", "Take another copy of it.");
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || map == json.end() || !map->is_object()) fail(path, "it has no weight_map");
+  WeightIndex out;
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {
+      fail(path, concat("the file of tensor '", tensor, "' is no name beside the index"));
+    }
+    out.files[tensor] = name;
+  }
+  if (out.files.empty()) fail(path, "its weight_map is empty");
+  const auto said = json.find("metadata");
+  if (said != json.end() && said->is_object()) {
+    out.metadata = said->dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  return out;
+}
 
 WeightFiles read_weight_files(FileSystem& files, const std::string& input) {
   return Reader(files).read(input);

@@ -28,6 +28,17 @@ struct WeightFiles {
   std::vector<std::string> notes;               ///< metadata on which they disagree
 };
 
+/// What an index (NAME.safetensors.index.json) says.
+struct WeightIndex {
+  std::map<std::string, std::string> files;  ///< of each tensor, the name of its file beside the index
+  std::string metadata = "{}";               ///< its "metadata", a JSON object as text
+
+  std::vector<std::string> file_names() const;  ///< each once, sorted
+};
+
+/// @throws CheckpointError where it can't be read, names no tensor, or names a file that is not beside it.
+WeightIndex read_weight_index(FileSystem& files, const std::string& path);
+
 /// Reads what `input` (a folder, an index or one file) holds; see merge_weights().
 /// @throws CheckpointError naming tensors that the index and the files do not agree on.
 WeightFiles read_weight_files(FileSystem& files, const std::string& input);
