@@ -137,8 +137,10 @@ class Collector {
     Json loaders = Json::array();
     for (const auto& loader : parts_.loaders) {
       const LoaderState state = loader->state();
-      Json entry = {
-          {"epoch", state.epoch}, {"samples_seen", state.samples_seen}, {"world_size", state.world_size}};
+      Json entry = {{"epoch", state.epoch},
+                    {"samples_seen", state.samples_seen},
+                    {"world_size", state.world_size},
+                    {"samples", loader->shard().num_positions}};
       if (state.seed) entry["seed"] = *state.seed;
       loaders.push_back(std::move(entry));
     }

@@ -535,6 +535,96 @@ TEST_CASE("a failure of a write in the background comes at the next call, on all
   CHECK(names_in(folder.path()) == std::vector<std::string>{"c"});
 }
 
+TEST_CASE("a second asynchronous save is refused while the first writes, where that is wanted") {
+  const TemporaryFolder folder;
+  // Whoever writes waits until he is let.
+  class WaitingFiles final : public test::FaultFileSystem {
+   public:
+    WaitingFiles() : FaultFileSystem(system_files(), test::Fault::kNone, 0) {}
+    std::unique_ptr<WritableFile> create(const std::string& path, unsigned mode) override {
+      while (closed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return FaultFileSystem::create(path, mode);
+    }
+    void create_directory(const std::string& path) override {
+      FaultFileSystem::create_directory(path);
+      closed = closes.load();  // the draft is there; its files are next
+    }
+    std::atomic<bool> closed = false;
+    std::atomic<bool> closes = false;
+  };
+  WaitingFiles files;
+  Accelerator accelerator{AcceleratorOptions{.environment = EnvVars(), .files = &files}};
+  Training training(accelerator);
+  files.closes = true;
+  accelerator.save_state(folder / "a", {.async = true});
+  CHECK_THAT(test::error_of<CheckpointError>(
+                 [&] { accelerator.save_state(folder / "b", {.if_busy = IfBusy::kRefuse}); }),
+             Catch::Contains("an earlier save still writes") && Catch::Contains(folder / "a"));
+  files.closes = false;
+  files.closed = false;
+  accelerator.save_state(folder / "b");  // waits
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("a gradient scaler goes on with its scale and its count") {
+  const TemporaryFolder folder;
+  AcceleratorOptions options;
+  options.mixed_precision = "fp16";
+  options.grad_scaler = {.init_scale = 1024, .growth_interval = 3};
+  options.environment = EnvVars();
+  double scale = 0;
+  {
+    Accelerator accelerator{options};
+    Training training(accelerator);
+    training.run(accelerator, 1, [](int64_t step) { return step < 7; });
+    scale = accelerator.scaler()->get_scale();
+    CHECK(accelerator.scaler()->state().growth_tracker == 1);
+    accelerator.save_state(folder / "a");
+  }
+  CHECK(scale == 4096);
+  Accelerator accelerator{options};
+  Training training(accelerator);
+  accelerator.load_state(folder / "a");
+  CHECK(accelerator.scaler()->get_scale() == scale);
+  CHECK(accelerator.scaler()->state().growth_tracker == 1);
+}
+
+TEST_CASE("a run that is asked to end finishes its accumulation window and its epoch first") {
+  const TemporaryFolder folder;
+  AcceleratorOptions options = project(folder.path());
+  options.environment = EnvVars();
+  options.gradient_accumulation_steps = 4;
+  Accelerator accelerator{options};
+  Training training(accelerator);
+  PreemptionSignal::watch();
+  // The batch after which the run ended; 0: it went through the epoch.
+  const auto ends_after = [&](int64_t asked) {
+    PreemptionSignal::set(false);
+    int64_t batch = 0;
+    try {
+      for (auto& data : training.loader) {
+        const auto scope = accelerator.accumulate(training.model);
+        training.optimizer.zero_grad();
+        accelerator.backward(training.model->forward(data["x"]).square().mean());
+        training.optimizer.step();
+        if (++batch == asked) PreemptionSignal::set(true);
+        accelerator.save_if_preempted();
+      }
+    } catch (const Preempted& error) {
+      CHECK(error.exit_code() == 75);
+      return batch;
+    }
+    return int64_t{0};
+  };
+  CHECK(ends_after(2) == 4);
+  CHECK(ends_after(8) == 8);
+  CHECK(ends_after(15) == 0);  // the epoch's last window: what follows the epoch runs first
+  CHECK_THROWS_AS(accelerator.save_if_preempted(), Preempted);
+  PreemptionSignal::set(false);
+  Accelerator nameless{AcceleratorOptions{.environment = EnvVars()}};
+  CHECK_THROWS_AS(nameless.save_if_preempted(), ConfigError);  // before anybody asks
+}
+
 TEST_CASE(
     "after a save that was stopped or failed at any point a run goes on from the old or the new state") {
   enum class Way { kFirst, kRotate, kAsync, kReplace };

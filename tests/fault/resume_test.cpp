@@ -110,8 +110,7 @@ TEST_CASE("a rank that is asked to end saves first, and the launcher starts the 
   const std::string expected = undisturbed(epochs);
   const TemporaryFolder folder;
   AccelRun run(job({"--max_restarts", "1"}, {folder.path(), std::to_string(epochs), "slow", "5"}));
-  REQUIRE(run.wait_for("begins"));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  REQUIRE(run.wait_for("checkpoint_3 "));  // from the first step on a rank listens
   // One rank only: all stop at the same step.
   std::vector<pid_t> ranks;
   for (const pid_t pid : run.processes()) {
@@ -136,8 +135,7 @@ TEST_CASE("a launcher that is asked to end lets the ranks save, and says so by i
   {
     AccelRun run(job({"--max_restarts", "3", "--grace_period", "60"},
                      {folder.path(), std::to_string(epochs), "slow", "5"}));
-    REQUIRE(run.wait_for("begins"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    REQUIRE(run.wait_for("checkpoint_3 "));
     run.signal(SIGTERM);
     CHECK(run.finish(std::chrono::seconds(60)).value_or(-1) == 75);
     INFO(run.all());

@@ -26,7 +26,7 @@ enum class Fault {
 // Counts the operations on a file system and stops or fails at the N-th, as SQLite's crash tests do. With
 // kStop only what changes something counts, since stopping elsewhere leaves the same behind; with EIO
 // everything, reading too; with ENOSPC what takes space.
-class FaultFileSystem final : public FileSystem {
+class FaultFileSystem : public FileSystem {
  public:
   FaultFileSystem(FileSystem& files, Fault fault, int64_t at, int error = EIO)
       : files_(files), fault_(fault), at_(at), error_(error) {}
