@@ -14,6 +14,19 @@ detail::TrainingState& Accelerator::training_state() const {
 }
 
 detail::TrainingParts Accelerator::training_parts() const {
+  const DdpOptions& ddp = impl_->options.ddp;
+  if (num_processes() > 1 && (ddp.comm_hook.ends_with("power_sgd") || ddp.custom_comm_hook)) {
+    logger().warning_once(
+        "checkpoints hold nothing of communication hooks: PowerSGD's memory of errors and its warm-up begin "
+        "anew, so "
+        "a resumed run is close to, but not bit for bit, the one that was never left");
+  }
+  if (num_processes() > 1 && !ddp.broadcast_buffers && !ddp.sync_batchnorm) {
+    logger().warning_once(
+        "broadcast_buffers is off: a checkpoint holds the buffers of the main process, and all ranks go on "
+        "with "
+        "those");
+  }
   detail::TrainingParts parts{.strategy = impl_->strategy.get(),
                               .models = impl_->models,
                               .optimizers = impl_->optimizers,
